@@ -1,4 +1,5 @@
-"""Runs asyncio so that a call which ignores its cancellation cannot block a run, or its end, for ever."""
+"""Runs asyncio so that a call which ignores its cancellation cannot block a run, or the end of the process, for
+ever."""
 
 from __future__ import annotations
 
@@ -16,20 +17,19 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 from sojourn.errors import InfrastructureError
 
 T = TypeVar("T")
-GRACE_S = 5.0  # that a cancelled call has to end
+GRACE_S = 5.0  # the time in which a cancelled call must end
 
-_abandoned: set[asyncio.Task[Any]] = (
-    set()
-)  # kept alive, as destroying a task would run code that ignores its cancellation once more
+# Abandoned tasks are kept alive, as destroying one would again run the code that ignores its cancellation.
+_abandoned: set[asyncio.Task[Any]] = set()
 _stuck: list[ThreadPoolExecutor] = []  # pools with threads that did not end
 
 
 @dataclass(eq=False)
 class Watchdog:
-    """Sets `given_up` when a call with a time limit, within a contained coroutine, passes its deadline.
+    """Sets `given_up` when a call in `time_limit`, within a coroutine in `contained`, passes its deadline.
 
-    Calls are many and their deadlines far off, so one timer serves them all: when it fires and its call has ended, it
-    waits for the deadline of the current call.
+    There are many calls, and most end long before their deadlines, so one timer serves them all: when it fires after
+    its call has ended, it is set to the deadline of the current call.
     """
 
     given_up: asyncio.Future[str]
@@ -38,6 +38,7 @@ class Watchdog:
     _timer: asyncio.TimerHandle | None = None
 
     def begin(self, name: str, seconds: float) -> None:
+        """Sets the deadline of the call of this name to `seconds` from now."""
         loop = self.given_up.get_loop()
         self.name, self.deadline = name, loop.time() + seconds
         if self._timer is not None and self._timer.when() > self.deadline:
@@ -79,7 +80,10 @@ _watch: ContextVar[Watchdog | None] = ContextVar("watch", default=None)
 
 @contextmanager
 def time_limit(name: str, seconds: float) -> Iterator[None]:
-    """Has the call inside given up where it still runs a grace after `seconds`, at which its caller cancels it."""
+    """Lets `contained` give up the call inside where it does not end after its caller cancels it at `seconds`.
+
+    The call has `GRACE_S` to end, or `seconds` again where those are fewer.
+    """
     watch = _watch.get()
     if watch is None:
         yield
@@ -132,11 +136,11 @@ async def _outcome(coroutine: Coroutine[Any, Any, Any]) -> _Outcome:
 
 
 def abandon(task: asyncio.Task[Any]) -> None:
-    """Gives up a task that is not done: nothing waits for it any more, the end of the event loop included."""
+    """Gives up a task that is not done: nothing waits for it any more, not even the end of the event loop."""
     if not task.done():
         _abandoned.add(task)
         task.add_done_callback(_abandoned.discard)
-        asyncio.tasks._unregister_task(task)  # as the end of `asyncio.run` waits for all that are registered
+        asyncio.tasks._unregister_task(task)  # because the end of `asyncio.run` waits for all registered tasks
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -152,6 +156,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 async def _end(threads: ThreadPoolExecutor) -> None:
+    """Cancels all other tasks and shuts the pool down; abandons what does not end within `GRACE_S`."""
     if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
         for task in tasks:
             task.cancel()
@@ -166,9 +171,8 @@ async def _end(threads: ThreadPoolExecutor) -> None:
             return
         await asyncio.sleep(GRACE_S / 100)
     _stuck.append(threads)
-    asyncio.get_running_loop().set_default_executor(
-        ThreadPoolExecutor(1)
-    )  # asyncio waits for the end of this one instead
+    # asyncio waits for the end of its default pool, so it gets another one, which has no threads to wait for
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
 
 
 def exit(code: int) -> NoReturn:

@@ -1,5 +1,5 @@
-"""Sets the number of torch's threads, which must happen before torch is imported, and how the process keeps memory;
-runs work in threads."""
+"""Prepares a process (torch's thread count, which must be set before torch is imported, freed memory, garbage
+collection), and runs work in threads."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import ParamSpec, TypeVar
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-# As <malloc.h> numbers them.
+# The numbers of mallopt's parameters in <malloc.h>.
 TRIM_THRESHOLD, TOP_PAD, MMAP_MAX, ARENA_MAX = -1, -2, -4, -8
 TOP_PAD_BYTES = 256 * 2**20
-GC_THRESHOLD = 50_000  # new objects between two runs of Python's garbage collector; cycles are rare here
+GC_THRESHOLD = 50_000  # new objects between two runs of Python's garbage collector; reference cycles are rare here
 
 
 def prepare(threads: int = 0) -> None:
@@ -26,7 +26,7 @@ def prepare(threads: int = 0) -> None:
     runs Python's garbage collector less often.
 
     OpenMP threads that busy-wait on each other become many times slower as soon as another process, such as a
-    browser, wants a core. Variables that the user has set in the environment stay.
+    browser, needs a core. Environment variables that the user has set are not changed.
     """
     count = threads or os.cpu_count() or 1
     os.environ.setdefault("OMP_NUM_THREADS", str(count))
@@ -53,9 +53,9 @@ def _keep_memory() -> None:
         mallopt(option, value)
 
 
-async def surely(work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-    """Runs the work in a thread to its end, even if the caller is cancelled: for closing and releasing resources.
+async def run_to_end(work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+    """Runs the work in a thread to its end, even where the caller is cancelled. Use it to close and release resources.
 
-    `asyncio.to_thread` drops work that is cancelled while it still queues for a thread.
+    `asyncio.to_thread` would drop the work where the caller is cancelled before a thread is free.
     """
     return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, partial(work, *args, **kwargs)))

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 class Timeline:
     """Assigns every moment to the first of `activities` that is active, or to "other", so that the times add up.
 
-    Thus "env" is the time in which the run waits for its worlds and for nothing else. It belongs to the thread of the
+    Thus "env" is the time in which the run waits for its worlds and for nothing else. Use it only in the thread of the
     event loop: enter an activity there, around what is awaited.
     """
 
     activities: tuple[str, ...] = ("train", "publish", "sample", "env")
     now: Callable[[], float] = time.monotonic
-    _going_on: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    _active: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     _spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     _last: float = field(init=False)
 
@@ -28,15 +28,16 @@ class Timeline:
 
     @contextmanager
     def during(self, activity: str) -> Iterator[None]:
+        """Marks an activity as active inside the context; contexts may overlap and nest."""
         if activity not in self.activities:
             raise ValueError(f"there is no activity '{activity}': it must be one of {', '.join(self.activities)}")
         self._advance()
-        self._going_on[activity] += 1
+        self._active[activity] += 1
         try:
             yield
         finally:
             self._advance()
-            self._going_on[activity] -= 1
+            self._active[activity] -= 1
 
     def take(self) -> Mapping[str, float]:
         """Returns the seconds of each activity, and of "other", since the last call."""
@@ -48,7 +49,7 @@ class Timeline:
     def _advance(self) -> None:
         now, first = self.now(), "other"
         for name in self.activities:
-            if self._going_on[name]:
+            if self._active[name]:
                 first = name
                 break
         self._spent[first] += now - self._last

@@ -31,7 +31,7 @@ from sojourn.types import Credit, Ending, FloatArray, Group, Score
 
 TOLERANCE = 1e-4  # relative to the largest absolute advantage, or to 1 where that is smaller
 CONSTANTS = (0.5, -2.0, 8.0)
-LINES = (
+LINEAR = (
     (Shape(), Shape(turns=1), Shape(turns=4), Shape(turns=2)),
     (Shape(turns=2),) * 3,
     (Shape(), Shape(ending=Ending.MALFORMED)),
@@ -47,7 +47,7 @@ CUT = (
 class Case:
     estimator: Any
 
-    def step(self, shapes: Sequence[Sequence[Shape]] = LINES) -> SyntheticStep:
+    def step(self, shapes: Sequence[Sequence[Shape]] = LINEAR) -> SyntheticStep:
         return synthetic.step(shapes, self.estimator.needs)
 
     def credit(self, step: SyntheticStep) -> list[list[Credit]]:
@@ -101,18 +101,18 @@ def _permutes(case: Case) -> str:
     return _permuted(case, case.step())
 
 
-def _alone(case: Case) -> str:
+def _group_of_one(case: Case) -> str:
     return _sound(case, case.step(((Shape(),), (Shape(turns=1),))))
 
 
-def _equals(case: Case) -> str:
+def _equal_rewards(case: Case) -> str:
     for reward in (0.0, 1.0, 0.1):
         step = case.step()
         _sound(case, step.with_scores([_all_at_the_end(s, reward) for s in judged] for judged in step.scores))
     return "all 0, all 1, all 0.1"
 
 
-def _cut(case: Case) -> str:
+def _truncated(case: Case) -> str:
     return _sound(case, case.step(CUT))
 
 
@@ -121,7 +121,7 @@ def _forests(case: Case) -> str:
     return f"{_sound(case, step)}, in {_permuted(case, step)}"
 
 
-def _others(case: Case) -> str:
+def _other_seats(case: Case) -> str:
     """Checks that failed episodes and untrained seats of a group, which have no score, get no credit."""
     rng = np.random.default_rng(0)
     plain = synthetic.group(0, [synthetic.trajectory(rng, Shape()) for _ in range(4)])
@@ -139,7 +139,7 @@ def _others(case: Case) -> str:
     return _sound(case, synthetic.step_of([replace(plain, episodes=mixed)], case.estimator.needs, rng))
 
 
-def _nothing(case: Case) -> str:
+def _empty_step(case: Case) -> str:
     """Checks steps without any group, as filters leave them, and groups whose every episode failed."""
     step = case.step()
     failed = tuple(replace(e, error="the browser died") for e in step.groups[1].episodes)
@@ -258,7 +258,7 @@ def _flat(credits: list[list[Credit]]) -> FloatArray:
     return np.concatenate([np.zeros(0, dtype=np.float32), *turns])
 
 
-CALLED = ("it says what it needs", "it works from what it needs")
+CALLED = ("it declares what it needs", "it reads what it declares")
 SOUND = (*CALLED, "credit fits the turns and is finite")
 PERMUTES = "permuting episodes permutes credit"
 PROMISES = (
@@ -266,14 +266,14 @@ PROMISES = (
     Promise(CALLED[1], CALLED[:1], _reads),
     Promise(SOUND[2], CALLED, _fits),
     Promise("it is deterministic", SOUND, _deterministic),
-    Promise("its inputs stay as they are", SOUND, _leaves_inputs),
+    Promise("its inputs are not modified", SOUND, _leaves_inputs),
     Promise(PERMUTES, (*SOUND, "it is deterministic"), _permutes),
-    Promise("a group of one is finite", SOUND, _alone),
-    Promise("a group of equal rewards is finite", SOUND, _equals),
-    Promise("truncated trajectories are credited", SOUND, _cut),
+    Promise("a group of one is finite", SOUND, _group_of_one),
+    Promise("a group of equal rewards is finite", SOUND, _equal_rewards),
+    Promise("truncated trajectories are credited", SOUND, _truncated),
     Promise("forks and windows are credited", (*SOUND, PERMUTES), _forests),
-    Promise("failures and other seats are left out", SOUND, _others),
-    Promise("a step of nothing is nothing", SOUND, _nothing),
-    Promise("a constant on all rewards changes nothing", (*SOUND, "it is deterministic"), _relative),
-    Promise("what it remembers is saved", (*SOUND, "it is deterministic"), _remembers),
+    Promise("failures and other seats are left out", SOUND, _other_seats),
+    Promise("an empty step gives no credit", SOUND, _empty_step),
+    Promise("a constant added to all rewards changes nothing", (*SOUND, "it is deterministic"), _relative),
+    Promise("its memory is saved", (*SOUND, "it is deterministic"), _remembers),
 )

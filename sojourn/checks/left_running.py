@@ -8,6 +8,7 @@ from typing import Any
 
 
 def running() -> set[Any]:
+    """Returns the tasks of this event loop and the threads of this process."""
     return {*asyncio.all_tasks(), *threading.enumerate()}
 
 

@@ -28,9 +28,9 @@ from sojourn.types import Batch, Credit, FloatArray
 
 SHAPES = ((Shape(), Shape(turns=1, tokens=1)), (Shape(turns=2), Shape(turns=1)))  # one sequence for each shape
 NEAR = 0.1  # nats between the policy and the sampler, inside any clip
-FAR = 30.0  # what was likely to one of them has a probability of 1e-13 to the other
+FAR = 30.0  # nats between them: a token that is likely under one has a probability of 1e-13 under the other
 ATOL, RTOL = 1e-6, 1e-4
-PASS_NEEDS = OWN | COLUMNS.keys()  # what a loss is given by its own pass
+PASS_NEEDS = OWN | COLUMNS.keys()  # the needs that the loss's own forward pass provides
 
 
 class Passed(NamedTuple):
@@ -177,7 +177,7 @@ def _metrics(case: Case) -> str:
 
 def _flows(case: Case) -> str:
     near = case.near
-    on_policy = near._replace(logprobs=near.batch.logprobs)  # some losses clip all of the one, some rest on the other
+    on_policy = near._replace(logprobs=near.batch.logprobs)  # each of these batches gives no gradient to some losses
     gradients = torch.cat([case.call(p).gradient() for p in (near, on_policy)], 1)
     inputs = ("logprobs", "entropy", "critic's values", *near.columns)
     reached = [name for name, gradient in zip(inputs, gradients, strict=True) if gradient.any()]
@@ -273,7 +273,7 @@ def _differ(then: torch.Tensor, now: torch.Tensor) -> str:
     return f"is {now.flatten()[worst]:.6g}, but it was {then.flatten()[worst]:.6g}"
 
 
-CALLED = ("it says what it needs", "it works from what it needs")
+CALLED = ("it declares what it needs", "it reads what it declares")
 SOUND = (*CALLED, "one value per token, never a mean")
 PROMISES = (
     Promise(CALLED[0], (), _declares),
@@ -282,8 +282,8 @@ PROMISES = (
     Promise("metrics are per token, without a graph", SOUND, _metrics),
     Promise("a gradient reaches what is trained", SOUND, _flows),
     Promise("it is finite at extreme ratios", SOUND, _extremes),
-    Promise("zero_at_zero_advantage says the truth", SOUND, _proportional),
-    Promise("a batch in parts gives the same", SOUND, _parts),
+    Promise("zero_at_zero_advantage is correct", SOUND, _proportional),
+    Promise("a divided batch gives the same loss", SOUND, _parts),
     Promise("weights are left to the trainer", SOUND, _weights),
-    Promise("its inputs stay as they are", SOUND, _leaves_inputs),
+    Promise("its inputs are not modified", SOUND, _leaves_inputs),
 )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from sojourn.checks.report import Outcome, Verdict
 
-CLOSES_S = 2.0
+CLOSE_TIMEOUT_S = 2.0
 
 
 class JudgedError(Exception):
@@ -73,7 +73,7 @@ async def judge_awaited(promise: Promise, case: Any, timeout_s: float) -> Verdic
         late = not task.done()
         task.cancel()
     if late:
-        await asyncio.wait({task}, timeout=CLOSES_S)  # for the play to close what it opened
+        await asyncio.wait({task}, timeout=CLOSE_TIMEOUT_S)  # lets the play close what it opened
         return Verdict(promise.name, Outcome.FAILED, f"not finished after {timeout_s:g} s")
     return _verdict(promise, task.result)
 
@@ -87,7 +87,7 @@ async def guarded(judgement: Awaitable[Any]) -> Any:
 
 
 def require_declared(component: Any, forms: Mapping[str, type]) -> str:
-    """Requires the attributes that the component's role asks for, with their types, and that a config can name it."""
+    """Requires the attributes of the component's role, with their types, and a class that a config can name."""
     for name, form in forms.items():
         value = getattr(component, name, None)
         if not isinstance(value, form):

@@ -13,7 +13,7 @@ from sojourn.errors import ActionError, RenderError
 from sojourn.protocols import Renderer
 from sojourn.types import IntArray, Message, Role, Sample, Stop, Tool, ToolCall, Versions
 
-AROUND = 8  # tokens shown on each side of a difference
+SHOWN = 8  # tokens shown on each side of a difference
 DIFFICULT_TEXTS = (
     " leading",
     "trailing \n",
@@ -34,7 +34,7 @@ class Finding(NamedTuple):
     detail: str = ""
 
 
-KEPT = Finding(Outcome.PASSED)
+PASSED = Finding(Outcome.PASSED)
 
 
 class Exchange(NamedTuple):
@@ -115,17 +115,19 @@ def check_renderer(renderer: Any, tokenizer: Any = None) -> Report:
 def _verdicts(renderer: Renderer, tokenizer: Any) -> Iterator[Verdict]:
     controls = spellings(tokenizer) if tokenizer is not None else []
     for conversation in conversations(controls):
-        yield _judge(f"extending is rendering afresh: {conversation.name}", _grows, renderer, conversation, tokenizer)
-    yield _judge("a cut sample is closed", _closes, renderer)
+        yield _judge(
+            f"extending equals rendering afresh: {conversation.name}", _extends, renderer, conversation, tokenizer
+        )
+    yield _judge("a truncated sample is closed", _closes_truncated, renderer)
     for name, messages in REPLIES.items():
         yield _judge(f"a reply reads back: {name}", _reads_back, renderer, messages)
-    yield _judge("an unfinished tool call is refused", _refuses, renderer)
-    yield _judge("a reply ends at its stop token", _stops, renderer)
+    yield _judge("an unfinished tool call is refused", _refuses_unfinished_call, renderer)
+    yield _judge("a reply ends at its stop token", _ends_with_stop_token, renderer)
     typed = "typed text gives no control token"
     if tokenizer is None:
         yield Verdict(typed, Outcome.NOT_JUDGED, "no tokenizer was given")
     else:
-        yield _judge(typed, _plain, renderer, tokenizer, controls)
+        yield _judge(typed, _typed_text_is_plain, renderer, tokenizer, controls)
 
 
 def spellings(tokenizer: Any) -> list[str]:
@@ -143,7 +145,7 @@ def _judge(promise: str, check: Callable[..., Finding], *arguments: Any) -> Verd
         return Verdict(promise, Outcome.NOT_OFFERED, str(error))
 
 
-def _grows(renderer: Renderer, conversation: Conversation, tokenizer: Any) -> Finding:
+def _extends(renderer: Renderer, conversation: Conversation, tokenizer: Any) -> Finding:
     messages = list(conversation.opening)
     extended = renderer.open(messages, conversation.tools).tokens
     for number, exchange in enumerate(conversation.exchanges):
@@ -153,15 +155,15 @@ def _grows(renderer: Renderer, conversation: Conversation, tokenizer: Any) -> Fi
         fresh = renderer.open(messages, conversation.tools).tokens
         more = renderer.extend(sample, exchange.after)
         if more is None:
-            return _gave_up(sampled, fresh, number, tokenizer)
+            return _extend_returned_none(sampled, fresh, number, tokenizer)
         extended = np.concatenate([sampled, more.tokens])
         if (place := _difference(extended, fresh)) is not None:
             where = _around(extended, fresh, place, tokenizer)
             return Finding(Outcome.FAILED, f"turn {number}: extended, {where}: expected the same tokens")
-    return KEPT
+    return PASSED
 
 
-def _gave_up(sampled: IntArray, fresh: IntArray, number: int, tokenizer: Any) -> Finding:
+def _extend_returned_none(sampled: IntArray, fresh: IntArray, number: int, tokenizer: Any) -> Finding:
     """Describes, where `extend` returned None, at which token rendering afresh rewrites the sampled tokens."""
     place = _difference(sampled, fresh[: len(sampled)])
     if place is None:
@@ -170,7 +172,7 @@ def _gave_up(sampled: IntArray, fresh: IntArray, number: int, tokenizer: Any) ->
     return Finding(Outcome.WARNED, f"turn {number}: the format rewrites history, so extend gave None: {where}")
 
 
-def _closes(renderer: Renderer) -> Finding:
+def _closes_truncated(renderer: Renderer) -> Finding:
     """Checks that a sample without its stop token, or cut earlier, is closed and then continued like a whole one."""
     after = (Message(Role.USER, "Go on."),)
     whole = renderer.encode_reply(_reply("go north and then east"))
@@ -183,10 +185,10 @@ def _closes(renderer: Renderer) -> Finding:
         if more is not None and more.tokens.tolist() != expected:
             return Finding(
                 Outcome.FAILED,
-                f"a sample without its last {cut} tokens ({stop}) is followed by {more.tokens.tolist()[:AROUND]}: "
-                f"expected the stop token and then what follows a whole sample, {expected[:AROUND]}",
+                f"a sample without its last {cut} tokens ({stop}) is followed by {more.tokens.tolist()[:SHOWN]}: "
+                f"expected the stop token and then what follows a whole sample, {expected[:SHOWN]}",
             )
-    return KEPT
+    return PASSED
 
 
 def _reads_back(renderer: Renderer, replies: Sequence[Message]) -> Finding:
@@ -197,10 +199,10 @@ def _reads_back(renderer: Renderer, replies: Sequence[Message]) -> Finding:
             return Finding(Outcome.FAILED, f"{reply} was refused when read back: {error}")
         if back != reply:
             return Finding(Outcome.FAILED, f"{reply} reads back as {back}: expected the same")
-    return KEPT
+    return PASSED
 
 
-def _refuses(renderer: Renderer) -> Finding:
+def _refuses_unfinished_call(renderer: Renderer) -> Finding:
     whole = list(renderer.encode_reply(CALL))
     for kept in range(len(whole) // 3, len(whole) - 1):
         try:
@@ -213,10 +215,10 @@ def _refuses(renderer: Renderer) -> Finding:
             )
         if kept > len(whole) * 2 // 3:
             return Finding(Outcome.FAILED, f"a call cut after {kept} of {len(whole)} tokens was read as plain text")
-    return KEPT
+    return PASSED
 
 
-def _stops(renderer: Renderer) -> Finding:
+def _ends_with_stop_token(renderer: Renderer) -> Finding:
     for text in ("go north", ""):
         reply = list(renderer.encode_reply(_reply(text)))
         if not reply or reply[-1] not in renderer.stops or set(reply[:-1]) & set(renderer.stops):
@@ -224,10 +226,10 @@ def _stops(renderer: Renderer) -> Finding:
                 Outcome.FAILED,
                 f"the reply {text!r} is {reply}: expected one of {renderer.stops} at its end, and there only",
             )
-    return KEPT
+    return PASSED
 
 
-def _plain(renderer: Renderer, tokenizer: Any, controls: Sequence[str]) -> Finding:
+def _typed_text_is_plain(renderer: Renderer, tokenizer: Any, controls: Sequence[str]) -> Finding:
     """Checks that typed spellings of control tokens add no control token to what harmless text gives."""
     numbers = set(tokenizer.convert_tokens_to_ids(list(controls)))
 
@@ -244,7 +246,7 @@ def _plain(renderer: Renderer, tokenizer: Any, controls: Sequence[str]) -> Findi
             same &= structure(harmless, _reply(typed), harmless) == structure(harmless, _reply("x"), harmless)
             if not same:
                 return Finding(Outcome.FAILED, f"the text {typed!r} gives a control token: expected plain tokens")
-    return KEPT
+    return PASSED
 
 
 def _sample(tokens: Sequence[int], stop: Stop) -> Sample:
@@ -262,7 +264,7 @@ def _difference(one: IntArray, other: IntArray) -> int | None:
 
 def _around(one: IntArray, other: IntArray, place: int, tokenizer: Any) -> str:
     def show(tokens: IntArray) -> str:
-        window = tokens[max(place - AROUND, 0) : place + AROUND].tolist()
+        window = tokens[max(place - SHOWN, 0) : place + SHOWN].tolist()
         return repr(tokenizer.decode(window)) if tokenizer is not None else str(window)
 
     return f"token {place} stands in {show(one)}; afresh, in {show(other)}"

@@ -1,4 +1,4 @@
-"""Makes tools of typed methods: their JSON Schemas, the check of their arguments, and calls written as in Python."""
+"""Turns typed methods into tools: makes their JSON Schemas, checks arguments, and parses calls written as in Python."""
 
 from __future__ import annotations
 

@@ -32,14 +32,13 @@ FLAGS = (
     "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
 )
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-HELPERS = ("/usr/lib/chromium/chrome-sandbox", "/opt/google/chrome/chrome-sandbox")  # setuid: needs no namespaces
+HELPERS = ("/usr/lib/chromium/chrome-sandbox", "/opt/google/chrome/chrome-sandbox")  # setuid, without namespaces
 TRY_UNSHARE = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare({}) != 0)"
 NEW_USER_AND_PID = 0x10000000 | 0x20000000
 ANSWER_S = 10.0
 MAX_REQUEST_BYTES = 65536
-CHROMIUM_OWN_REQUEST = (
-    b"CONNECT content-autofill.googleapis.com:443 "  # Chromium sends it by itself, for any page with a field
-)
+# Chromium sends this request by itself, for any page with a field.
+CHROMIUM_OWN_REQUEST = b"CONNECT content-autofill.googleapis.com:443 "
 AS_ROOT = (
     "Chromium runs without its own sandbox, because the user is root: a page that breaks out of its renderer has the "
     "rights of this user. Run as an ordinary user."

@@ -1,8 +1,8 @@
 """Runs plays in threads of their own, for worlds whose code would block the event loop of the run.
 
 A world has one thread or several. Each has its own event loop and exists while plays are in it. A play stays in one
-thread, so it may hold what is bound to a thread (a window, a database). Plays of one thread wait concurrently, and
-compute one after the other.
+thread, so it may hold objects that are bound to a thread (a window, a database). Plays in the same thread wait
+concurrently, and compute one after the other.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class EnvThreads:
         return ThreadedEnv(make, self.all, offers, slow)
 
     def enter(self) -> None:
-        """Keeps all threads alive until `leave` is called, for what plays share and what is bound to an event loop."""
+        """Keeps all threads alive until `leave` is called, for objects that plays share and that are bound to an event
+        loop."""
         for thread in self.all:
             thread.enter()
 
@@ -157,7 +158,7 @@ class ThreadedEnv:
             raise
 
     async def _in_thread(self, call: Callable[[], Coroutine[Any, Any, Any]], cancelled: threading.Event) -> Any:
-        if cancelled.is_set():  # while it waited for others in the thread
+        if cancelled.is_set():  # the call was cancelled while others in the thread were running
             return None
         self.running_call = asyncio.current_task()
         if self.running_call is not None:

@@ -6,8 +6,8 @@
 
 `check_of(*arguments)` is a function of a module that can be imported. It returns the check of a task, a function of a
 `Tree` of files; other bytes are graded as a tree of one file. The check is made once for the same arguments, and only
-from what the world knows. Then a process is forked for each grading, with limits on memory, CPU time and wall time, no
-file that it could write, no input, and no descriptor of this process. The result of the check comes back as JSON.
+from what the world knows. Then a process is forked for each grading, with limits on memory, CPU time and wall time; it
+can write no file, has no input, and inherits no descriptor of this process. The result of the check comes back as JSON.
 Whatever goes wrong once the check has the agent's files (it raises, runs out of memory, is too slow, crashes) gives
 None, which is not a pass, as the agent's files caused it. `InfrastructureError` is raised only where no check could
 run. A bug in the check gives None too: call the check directly to see it.
@@ -41,7 +41,7 @@ from typing import Any, BinaryIO
 from sojourn.envs.sandbox.tree import Entry, Tree
 from sojourn.envs.variables import inherited_variables
 from sojourn.errors import InfrastructureError
-from sojourn.threads import surely
+from sojourn.threads import run_to_end
 
 MAX_REQUEST_BYTES, MAX_ANSWER_BYTES = 2**16, 2**20  # bytes
 GRACE_S = 60.0  # beyond the limit of one grading: for the process to start on a busy machine, and to import a world
@@ -78,7 +78,7 @@ class Grader:
         ours, theirs = socket.socketpair()
         with ours:
             ours.setblocking(False)
-            await surely(_FORK_SERVER.send, request, tree, theirs)
+            await run_to_end(_FORK_SERVER.send, request, tree, theirs)
             try:
                 async with asyncio.timeout(self.limits.wall_s + GRACE_S):
                     answer = await _receive_all(ours)
@@ -98,7 +98,7 @@ class Grader:
         """Ends the process with the last open grader; may be called any number of times."""
         if self.is_open:
             self.is_open = False
-            await surely(_FORK_SERVER.release)
+            await run_to_end(_FORK_SERVER.release)
 
 
 class _ForkServer:
@@ -229,9 +229,8 @@ def _fork_for(request: bytes, files: int, answer: socket.socket, control: socket
             answer.sendall(STARTED)
             _apply_limits(limits, os.fstat(files).st_size, answer)
             result = json.dumps(check(_unpack(files))).encode()
-            fcntl.fcntl(
-                answer, fcntl.F_SETFL, 0
-            )  # else the room to write more would be signalled, which ends the process
+            # O_ASYNC is cleared: its signal, which ends this process, also tells that there is room to write
+            fcntl.fcntl(answer, fcntl.F_SETFL, 0)
             answer.sendall(result)
         finally:
             os._exit(0)
@@ -246,11 +245,11 @@ def _parse_request(request: bytes) -> tuple[Check, Limits]:
 
 def _apply_limits(limits: Limits, read_bytes: int, answer: socket.socket) -> None:
     """Has the kernel end this process at its limits, and when nobody waits for the answer any more."""
-    signal.setitimer(signal.ITIMER_REAL, limits.wall_s)  # its signal is caught nowhere here
+    signal.setitimer(signal.ITIMER_REAL, limits.wall_s)  # its signal has no handler, so it ends this process
     fcntl.fcntl(answer, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(answer, fcntl.F_SETFL, fcntl.fcntl(answer, fcntl.F_GETFL) | os.O_ASYNC)
     with contextlib.suppress(BlockingIOError):
-        answer.recv(1, socket.MSG_DONTWAIT)  # it was closed before that
+        answer.recv(1, socket.MSG_DONTWAIT)  # returns where it was closed before O_ASYNC was set
         os._exit(0)
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()

@@ -17,7 +17,7 @@ from sojourn.types import Task
 
 @dataclass
 class _Opened:
-    """The stack that closes the open worlds together."""
+    """Holds the stack that closes the open worlds together."""
 
     stack: AsyncExitStack | None = None
 

@@ -1,4 +1,4 @@
-"""Users whom a language model plays."""
+"""Simulates users by a language model."""
 
 from __future__ import annotations
 

@@ -276,10 +276,10 @@ def draw(rng: random.Random, size: Mapping[str, int]) -> Layout:
     """Returns a random layout; `size` holds the difficulty fields of `Toy`."""
     names = rng.sample(ROOMS, size["rooms"] + size["side_rooms"])
     path, sides = names[: size["rooms"]], names[size["rooms"] :]
-    places = _walk(rng, path)
+    places = _place_path(rng, path)
     parents: dict[str, str] = dict(zip(path[1:], path, strict=False))
     for side in sides:
-        parents[side], places[side] = rng.choice(_free(places, avoid=path[-1]))
+        parents[side], places[side] = rng.choice(_free_places(places, avoid=path[-1]))
     colours = rng.sample(COLOURS, size["doors"] + size["decoys"])
     on_way = [*rng.sample(path[1:-1], size["doors"] - 1), path[-1]] if size["doors"] else []
     locked = dict(zip([room for room in path if room in on_way], colours, strict=False))
@@ -298,7 +298,7 @@ def draw(rng: random.Random, size: Mapping[str, int]) -> Layout:
     return Layout(path[0], _connect(names, parents, places, locked), ordered)
 
 
-def _walk(rng: random.Random, path: Sequence[str]) -> dict[str, tuple[int, int]]:
+def _place_path(rng: random.Random, path: Sequence[str]) -> dict[str, tuple[int, int]]:
     """Places the rooms of the path on a grid, each beside the previous one; starts again where the path blocks
     itself."""
     while True:
@@ -313,7 +313,7 @@ def _walk(rng: random.Random, path: Sequence[str]) -> dict[str, tuple[int, int]]
             return places
 
 
-def _free(places: Mapping[str, tuple[int, int]], avoid: str) -> list[tuple[str, tuple[int, int]]]:
+def _free_places(places: Mapping[str, tuple[int, int]], avoid: str) -> list[tuple[str, tuple[int, int]]]:
     """Returns the pairs of a room and a free place beside it, without those of the room to `avoid`."""
     taken = set(places.values())
     around = [(room, (x + dx, y + dy)) for room, (x, y) in places.items() for dx, dy in WAYS.values() if room != avoid]

@@ -1,4 +1,4 @@
-"""The client of models that an OpenAI-compatible server answers for."""
+"""A client for models behind an OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 MAX_ATTEMPTS = 3
 FIRST_WAIT_S, MAX_WAIT_S = 0.5, 8.0  # before the second attempt; it doubles from one attempt to the next
-TRANSIENT = frozenset({408, 409, 429})  # statuses that another attempt may mend, beside those from 500 on
-LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})  # addresses that no proxy can reach for us
+TRANSIENT = frozenset({408, 409, 429})  # statuses after which another attempt may succeed, beside those from 500 on
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})  # addresses of this machine, which a proxy cannot reach
 _jitter = random.Random()  # a generator of its own: the global one may be seeded by a run
 
 
@@ -150,7 +150,7 @@ class Endpoint:
 
 
 def _check_key(key: str) -> None:
-    """Refuses the name of an environment variable that holds nothing which a header could carry."""
+    """Refuses the name of an environment variable that is not set, or whose value cannot be sent in a header."""
     if not os.environ.get(key):
         setting = f'key = "{key}"' if re.fullmatch(r"[A-Z][A-Z0-9_]*", key) else "key"
         raise ConfigError(

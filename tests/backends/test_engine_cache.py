@@ -108,7 +108,7 @@ def test_other_weights_keys_are_not_shared():
     tree = PrefixTree(6, 2, 8)
     under_way = fill(tree, tree.claim(prompt(7, 8, 9), 2))
     keep(tree, prompt(1, 2, 3))
-    tree.outdate()
+    tree.invalidate()
     assert tree.claim(prompt(1, 2, 3, 4), 0).reused == 0
     assert tree.claim(prompt(7, 8), 0).reused == 0
     tree.append(under_way.context, [10, 11])
@@ -169,10 +169,10 @@ def test_whatever_is_reused_is_the_prompts_beginning_and_no_page_is_lost(request
         else:
             tree.release(context, keep=then != "x")
         if then == "d":
-            tree.outdate()
+            tree.invalidate()
     for context in busy:
         tree.release(context)
-    tree.outdate()
+    tree.invalidate()
     assert tree.held == 0
 
 

@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 
-from sojourn.backends.torch.kernels.compiler import loaded, openmp
+from sojourn.backends.torch.kernels.compiler import loaded_library, openmp
 from sojourn.backends.torch.trainer.worker_pool import WorkerPool
 
 CPU = torch.device("cpu")
@@ -41,7 +41,7 @@ def test_the_cores_are_shared_out(pool, count):
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="torch multiplies without MKL")
 @pytest.mark.parametrize("pool", [2, 6], indirect=True)
 def test_products_keep_to_their_share(pool):
-    asked = loaded("libtorch_cpu").MKL_Get_Max_Threads
+    asked = loaded_library("libtorch_cpu").MKL_Get_Max_Threads
     cores = torch.get_num_threads()  # 2 or 6, and MKL was told so
 
     def product() -> int:

@@ -184,7 +184,7 @@ async def test_a_weak_world_is_found_out(env, category, told, monkeypatch, tmp_p
 
 
 async def test_a_loop_that_stands_still_is_seen(monkeypatch):
-    monkeypatch.setattr(case, "HELD_UP_S", 0.5)
+    monkeypatch.setattr(case, "BLOCKED_S", 0.5)
     found = await attack_env(World(Slow), only=["stalls"])
     assert "the event loop was blocked for" in found.report["stalls"].detail
 

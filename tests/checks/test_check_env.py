@@ -242,8 +242,8 @@ BROKEN = {
     CountsRefusedCalls: "a refusal changes nothing",
     Nondeterministic: "it is deterministic",
     Shared: "plays are isolated",
-    SharedFork: "forks are equal and apart",
-    ForgetfulFork: "forks are equal and apart",
+    SharedFork: "forks are equal and independent",
+    ForgetfulFork: "forks are equal and independent",
     AddressKey: "state keys are stable",
     PaysForNonsense: "malformed actions earn nothing",
     CrashesOnNonsense: "malformed actions earn nothing",
@@ -266,9 +266,9 @@ async def test_a_sound_world_keeps_every_promise():
     outcomes = {verdict.promise: verdict.outcome for verdict in report.verdicts}
     for promise in (
         "its task ids are stable",  # its field is a class
-        "it is the same elsewhere",
-        "its images are there",
-        "it dies with its process",
+        "plays are the same in another process",
+        "its images are available",
+        "no process outlives the run",
     ):
         assert outcomes.pop(promise) is Outcome.NOT_OFFERED
     assert set(outcomes.values()) == {Outcome.PASSED}
@@ -286,7 +286,7 @@ async def test_a_broken_world_is_caught_by_the_promise_it_breaks(env):
 async def test_what_cannot_be_compared_is_not_judged():
     report = await check_env(World(Nondeterministic))
     assert report["plays are isolated"].outcome is Outcome.NOT_JUDGED
-    assert report["forks are equal and apart"].detail == "needs: it is deterministic"
+    assert report["forks are equal and independent"].detail == "needs: it is deterministic"
     assert report["it closes"].outcome is Outcome.PASSED
 
 
@@ -449,7 +449,7 @@ async def test_the_example_keeps_its_promises(monkeypatch):
     report = await check_env("examples.guess:Guess", split="test")
     assert report.passed
     assert report["its task ids are stable"].outcome is Outcome.PASSED
-    assert report["forks are equal and apart"].outcome is Outcome.PASSED
+    assert report["forks are equal and independent"].outcome is Outcome.PASSED
 
 
 def test_a_report_is_printed_as_a_table():

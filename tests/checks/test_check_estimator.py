@@ -13,7 +13,7 @@ from sojourn.credit.grpo import GRPO
 from sojourn.credit.reinforce import Reinforce
 from sojourn.types import Credit
 
-OPTIONAL = {"a constant on all rewards changes nothing", "what it remembers is saved"}
+OPTIONAL = {"a constant added to all rewards changes nothing", "its memory is saved"}
 
 
 @pytest.mark.parametrize("name", COMPONENTS["estimator"])
@@ -26,7 +26,7 @@ def test_ours_keep_every_promise(name):
 
 
 def test_group_relative_is_a_property():
-    promise = "a constant on all rewards changes nothing"
+    promise = "a constant added to all rewards changes nothing"
     assert check_estimator(GRPO())[promise].outcome is Outcome.PASSED
     verdict = check_estimator(Reinforce(baseline="none"))[promise]
     assert verdict.outcome is Outcome.NOT_OFFERED
@@ -187,17 +187,17 @@ BROKEN = {
     OneList: "credit fits the turns and is finite",
     FirstIsTheBaseline: "permuting episodes permutes credit",
     Random: "it is deterministic",
-    Mutates: "its inputs stay as they are",
+    Mutates: "its inputs are not modified",
     OfEveryEpisode: "failures and other seats are left out",
     OnlyLines: "forks and windows are credited",
     NeedsATurn: "truncated trajectories are credited",
-    NeedsAGroup: "a step of nothing is nothing",
-    Undeclared: "it works from what it needs",
-    Asks: "it works from what it needs",
-    NeedsAWord: "it says what it needs",
-    SaysRelative: "a constant on all rewards changes nothing",
-    Remembers: "what it remembers is saved",
-    SavesTooLittle: "what it remembers is saved",
+    NeedsAGroup: "an empty step gives no credit",
+    Undeclared: "it reads what it declares",
+    Asks: "it reads what it declares",
+    NeedsAWord: "it declares what it needs",
+    SaysRelative: "a constant added to all rewards changes nothing",
+    Remembers: "its memory is saved",
+    SavesTooLittle: "its memory is saved",
 }
 
 
@@ -206,7 +206,7 @@ def test_a_broken_estimator_is_caught_by_the_promise_it_breaks(kind):
     report = check_estimator(kind())
     assert BROKEN[kind] in report.failed, [v for v in report.verdicts if v.outcome is not Outcome.PASSED]
     assert report[BROKEN[kind]].detail
-    also = {"a step of nothing is nothing"} if kind is OfEveryEpisode else set()  # its failures again
+    also = {"an empty step gives no credit"} if kind is OfEveryEpisode else set()  # its failures again
     assert set(report.failed) <= {BROKEN[kind]} | also
 
 
@@ -214,7 +214,7 @@ def test_sound_ones_pass():
     assert check_estimator(Sound()).passed
     report = check_estimator(Saves())
     assert report.passed
-    assert report["what it remembers is saved"].outcome is Outcome.PASSED
+    assert report["its memory is saved"].outcome is Outcome.PASSED
 
 
 def test_streams_are_made_for_those_who_need_them():
@@ -228,7 +228,7 @@ def test_streams_are_made_for_those_who_need_them():
         needs = frozenset({"values"})
 
     assert check_estimator(Values()).passed
-    verdict = check_estimator(Idle())["it works from what it needs"]
+    verdict = check_estimator(Idle())["it reads what it declares"]
     assert verdict.outcome is Outcome.WARNED
     assert "'values'" in verdict.detail
 
@@ -248,6 +248,6 @@ def test_an_unfrozen_one_is_a_warning():
         def __call__(self, groups, scores, streams):
             return Sound()(groups, scores, streams)
 
-    verdict = check_estimator(Plain())["it says what it needs"]
+    verdict = check_estimator(Plain())["it declares what it needs"]
     assert verdict.outcome is Outcome.WARNED
     assert "a config cannot name it" in verdict.detail

@@ -129,28 +129,28 @@ class SaysNothing(Sound):
 BROKEN = {
     Averages: "one value per token, never a mean",
     Squeezes: "one value per token, never a mean",
-    Spreads: "a batch in parts gives the same",
-    Whitens: "a batch in parts gives the same",
+    Spreads: "a divided batch gives the same loss",
+    Whitens: "a divided batch gives the same loss",
     Weighs: "weights are left to the trainer",
-    Undeclared: "it works from what it needs",
-    Bare: "it works from what it needs",
+    Undeclared: "it reads what it declares",
+    Bare: "it reads what it declares",
     MeanMetric: "metrics are per token, without a graph",
     Graph: "metrics are per token, without a graph",
     Number: "metrics are per token, without a graph",
     Detached: "a gradient reaches what is trained",
     Overflows: "it is finite at extreme ratios",
     NoGradientAtOverflow: "it is finite at extreme ratios",
-    NotProportional: "zero_at_zero_advantage says the truth",
-    Mutates: "its inputs stay as they are",
-    SaysNothing: "it says what it needs",
+    NotProportional: "zero_at_zero_advantage is correct",
+    Mutates: "its inputs are not modified",
+    SaysNothing: "it declares what it needs",
 }
 ALSO = {
     Overflows: {
-        "a batch in parts gives the same",
-        "zero_at_zero_advantage says the truth",
+        "a divided batch gives the same loss",
+        "zero_at_zero_advantage is correct",
     },  # infinities have no difference
-    NoGradientAtOverflow: {"a batch in parts gives the same", "zero_at_zero_advantage says the truth"},
-    Weighs: {"a batch in parts gives the same"},
+    NoGradientAtOverflow: {"a divided batch gives the same loss", "zero_at_zero_advantage is correct"},
+    Weighs: {"a divided batch gives the same loss"},
 }
 
 
@@ -165,7 +165,7 @@ def test_a_broken_loss_is_caught_by_the_promise_it_breaks(kind):
 def test_a_sound_one_passes_and_the_details_say_what_happened():
     assert check_loss(Sound()).passed
     assert "expected (" in check_loss(Averages())["one value per token, never a mean"].detail
-    detail = check_loss(Undeclared())["it works from what it needs"].detail
+    detail = check_loss(Undeclared())["it reads what it declares"].detail
     assert "'ref_logprobs', which its needs do not name" in detail
     assert check_loss(Averages())["weights are left to the trainer"].outcome is Outcome.NOT_JUDGED
 
@@ -190,10 +190,10 @@ class Modest(Sound):
 @pytest.mark.parametrize(
     ("kind", "promise", "detail"),
     [
-        (Unread, "it works from what it needs", "'ref_logprobs'"),
-        (FollowsEntropy, "it works from what it needs", "name it in needs"),
-        (IdleEntropy, "it works from what it needs", "no gradient flows to it"),
-        (Modest, "zero_at_zero_advantage says the truth", "zero_at_zero_advantage = True"),
+        (Unread, "it reads what it declares", "'ref_logprobs'"),
+        (FollowsEntropy, "it reads what it declares", "name it in needs"),
+        (IdleEntropy, "it reads what it declares", "no gradient flows to it"),
+        (Modest, "zero_at_zero_advantage is correct", "zero_at_zero_advantage = True"),
     ],
 )
 def test_what_is_kept_but_costs_is_a_warning(kind, promise, detail):

@@ -16,7 +16,7 @@ from sojourn.types import Message, Prompt, Role, ToolCall
 from tests.render.test_template import STRIPS, bound
 from tests.render.tokenizers_of_models import tokenizer
 
-AFRESH = "extending is rendering afresh: "
+AFRESH = "extending equals rendering afresh: "
 THOUGHTS = {AFRESH + "thoughts", AFRESH + "thoughts between tool calls", "a reply reads back: thoughts"}
 
 
@@ -99,7 +99,7 @@ class Broken:
     [
         ("trims", AFRESH + "unicode and blanks"),
         ("forgets the newline", AFRESH + "text"),
-        ("never closes", "a cut sample is closed"),
+        ("never closes", "a truncated sample is closed"),
         ("reads anything", "an unfinished tool call is refused"),
         ("invents calls", "a reply reads back: tool calls"),
         ("does not stop", "a reply ends at its stop token"),

@@ -267,10 +267,10 @@ async def test_what_outlives_a_killed_process_is_caught(tmp_path, monkeypatch, e
         sys.modules.pop("held_family", None)
     if env == "Held":
         assert report.passed, [report[name] for name in report.failed]
-        assert report["it dies with its process"].detail == "1 processes end with the one that plays"
+        assert report["no process outlives the run"].detail == "1 processes end with the one that plays"
     else:
-        assert report.failed == ("it dies with its process",)
-        assert "its process was killed, but python" in report["it dies with its process"].detail
+        assert report.failed == ("no process outlives the run",)
+        assert "its process was killed, but python" in report["no process outlives the run"].detail
 
 
 async def test_what_a_family_leaves_behind_is_caught():

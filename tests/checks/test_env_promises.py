@@ -40,7 +40,7 @@ async def test_what_it_says_of_itself_is_complete(about, told):
 
     Telling.about = about
     [(promise, detail)] = (await failed(Telling())).items()
-    assert promise == "it says what it is"
+    assert promise == "it declares its source and licence"
     assert told in detail
 
 
@@ -49,7 +49,7 @@ async def test_a_world_that_says_nothing_of_itself_is_warned():
         about: ClassVar[None] = None  # type: ignore[assignment]
 
     report = await check_env(Silent())
-    assert report["it says what it is"].outcome is Outcome.WARNED
+    assert report["it declares its source and licence"].outcome is Outcome.WARNED
     assert report.passed
 
 
@@ -109,7 +109,7 @@ def elsewhere(tmp_path, monkeypatch):
 async def test_a_sound_world_is_the_same_in_another_process(elsewhere):
     report = await check_env(elsewhere("Counter"))
     assert report.passed, report.failed
-    assert report["it is the same elsewhere"].detail == "4 plays are the same in another process"
+    assert report["plays are the same in another process"].detail == "4 plays are the same in another process"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ async def test_a_sound_world_is_the_same_in_another_process(elsewhere):
 )
 async def test_a_world_that_differs_in_another_process_is_caught(elsewhere, env, told):
     [(promise, detail)] = (await failed(elsewhere(env))).items()
-    assert promise == "it is the same elsewhere"
+    assert promise == "plays are the same in another process"
     assert told in detail
 
 
@@ -212,7 +212,7 @@ async def test_two_seats_that_take_turns_keep_every_promise():
     assert report.passed, report.failed
     assert report["its seats are named"].detail == "first, second; none moves in another's turn"
     assert report["the expert succeeds"].outcome is Outcome.PASSED
-    assert report["forks are equal and apart"].detail.startswith("it has none; by replaying: ")
+    assert report["forks are equal and independent"].detail.startswith("it has none; by replaying: ")
     assert (await check_env(DuelWorld(FailsOutOfTurn))).passed  # it need not be refused in words
 
 
@@ -249,8 +249,8 @@ async def test_an_idle_seat_is_a_warning():
 async def test_a_world_without_a_fork_is_forked_by_playing_again():
     report = await check_env(World(Bare))
     assert report.passed, report.failed
-    assert report["forks are equal and apart"].detail.startswith("it has none; by replaying: ")
-    assert (await check_env(World()))["forks are equal and apart"].detail.startswith("its own: ")
+    assert report["forks are equal and independent"].detail.startswith("it has none; by replaying: ")
+    assert (await check_env(World()))["forks are equal and independent"].detail.startswith("its own: ")
 
 
 async def test_a_family_with_room_for_one_play_is_not_asked_for_two():
@@ -273,7 +273,7 @@ async def test_a_family_with_room_for_one_play_is_not_asked_for_two():
     report = await check_env(Small())
     assert report.passed, [report[name] for name in report.failed]
     assert report["plays are isolated"].outcome is Outcome.NOT_OFFERED
-    assert report["forks are equal and apart"].outcome is Outcome.NOT_OFFERED
+    assert report["forks are equal and independent"].outcome is Outcome.NOT_OFFERED
 
 
 # Images
@@ -312,9 +312,9 @@ class MisnamedPictures(Pictures):
 async def test_images_are_there_under_the_hash_of_their_content():
     report = await check_env(World(Pictures))
     assert report.passed, report.failed
-    assert report["its images are there"].detail == "1 images"
-    assert "is not among the play's blobs" in (await failed(World(LostPictures)))["its images are there"]
-    assert "SHA-256" in (await failed(World(MisnamedPictures)))["its images are there"]
+    assert report["its images are available"].detail == "1 images"
+    assert "is not among the play's blobs" in (await failed(World(LostPictures)))["its images are available"]
+    assert "SHA-256" in (await failed(World(MisnamedPictures)))["its images are available"]
 
 
 # Odd actions
@@ -430,11 +430,11 @@ async def test_success_before_the_end_is_caught():
         known = False
 
     [(promise, detail)] = (await failed(World(Early))).items()
-    assert promise == "success comes with the end"
+    assert promise == "success is reported at the end"
     assert detail.startswith("success is True before the end")
     report = await check_env(World(KnownToFail))
     assert report.passed
-    assert report["success comes with the end"].outcome is Outcome.WARNED
+    assert report["success is reported at the end"].outcome is Outcome.WARNED
 
 
 class Limited(Bare):

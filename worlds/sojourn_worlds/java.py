@@ -18,7 +18,7 @@ from typing import IO, Any
 from sojourn.envs.about import require_module, require_program
 from sojourn.envs.variables import inherited_variables
 from sojourn.errors import InfrastructureError
-from sojourn.threads import surely
+from sojourn.threads import run_to_end
 
 STOPPING_S = 5.0
 
@@ -121,11 +121,11 @@ class Shared:
         try:
             await asyncio.to_thread(lease.take)
         except BaseException:  # who gave this up will not let go
-            await surely(lease.give_back)
+            await run_to_end(lease.give_back)
             raise
 
     async def let_go(self) -> None:
-        await surely(self.release)
+        await run_to_end(self.release)
 
 
 @dataclass(eq=False)
@@ -168,13 +168,13 @@ class Pool:
             self.holders += 1
 
     async def let_go(self) -> None:
-        await surely(self.release)
+        await run_to_end(self.release)
 
 
 class Lease:
     """An episode's hold of a machine, taken at most once and given back once, in any order.
 
-    Who gives it back should do so `surely`, or a cancellation could leave the machine held for good.
+    Give it back by `run_to_end`, or a cancellation could leave the machine held for good.
     """
 
     def __init__(self, shared: Shared | Pool) -> None:

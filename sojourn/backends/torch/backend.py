@@ -52,7 +52,8 @@ class Torch:
             device_of(self.device)
 
     def slowdowns(self) -> tuple[str, ...]:
-        """Returns a sentence where kernels are wanted and cannot be compiled, as torch then does the same."""
+        """Returns a sentence where kernels are wanted but cannot be compiled, as torch then computes the same more
+        slowly."""
         from sojourn.backends.torch.kernels import compiler
 
         if not self.kernel or device_of(self.device).type != "cpu" or not (failure := compiler.failure()):
@@ -148,11 +149,11 @@ class Torch:
                 "to that, or use another model"
             )
         loaded.model.to(device)
-        own = loaded.model if critic.lora is None else lora.adapted(loaded.model, critic.lora, frozen)
-        half = self.activation_gb * 2**30 / 2
-        decoder = Decoder(own, bf16=dtype == torch.bfloat16, kernel=self.kernel, activation_bytes=half)
+        trained = loaded.model if critic.lora is None else lora.adapted(loaded.model, critic.lora, frozen)
+        half_bytes = self.activation_gb * 2**30 / 2  # the policy has the other half
+        decoder = Decoder(trained, bf16=dtype == torch.bfloat16, kernel=self.kernel, activation_bytes=half_bytes)
         head = critics.Head(loaded.model.config.get_text_config().hidden_size, critic.hidden)
-        return critics.Critic(head.to(device), critic.optim, detach=False, model=own, decoder=decoder)
+        return critics.Critic(head.to(device), critic.optim, detach=False, model=trained, decoder=decoder)
 
 
 def device_of(name: str) -> Any:

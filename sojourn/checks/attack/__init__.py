@@ -7,8 +7,8 @@ conditions: it earns no more than an idle play (or than harmless words in its pl
 infrastructure failure; and nothing beside the play changes, so that honest plays beside and after it are as before,
 canaries are untouched, no process stays, the event loop runs, and memory does not grow without bound.
 
-It cannot see attacks that need knowledge of the world, several actions that earn something only together, and what a
-world keeps on other machines. It is no proof: what it finds exists, and what it does not find may exist too.
+It cannot find attacks that need knowledge of the world, several actions that earn something only together, or changes
+of what a world keeps on other machines. It is no proof of safety: what it finds is real, but it may miss attacks.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from sojourn.checks.attack.case import Case, Tally
 from sojourn.checks.attack.categories import (
     CATEGORIES,
     MARK_S,
-    beside,
-    closers,
+    attack_beside_honest_play,
+    find_closing_actions,
     interpreters,
     poisoning,
 )
@@ -39,9 +39,9 @@ from sojourn.errors import ConfigError
 from sojourn.tasks.listed import listed
 from sojourn.types import Task
 
-KINDS, ALIKE, SEARCHED = 3, 4, 300  # the kinds of tasks, the tasks of each kind, and the tasks searched for them
-UNTAGGED = 60  # tasks of a world without tags, which tell the kinds
-LEAST, HONEST_S = 12, 20.0  # the number of honest plays, and the time for more of them
+KINDS, TASKS_PER_KIND, SEARCHED = 3, 4, 300  # kinds of tasks, tasks of each kind, and tasks searched for them
+UNTAGGED = 60  # tasks of a world without tags, by which kinds are told apart
+MIN_HONEST, HONEST_S = 12, 20.0  # the least number of honest plays, and the time in which more are played
 
 
 @dataclass(frozen=True)
@@ -95,23 +95,23 @@ async def attack_env(
 async def _attacks(case: Case, split: str, seed: int, names: Sequence[str]) -> list[Tally]:
     until, rng = time.monotonic() + HONEST_S, random.Random(seed)
     for task in _chosen(listed(case.family, split), rng):
-        if len(case.honest) < LEAST or time.monotonic() < until:
+        if len(case.honest) < MIN_HONEST or time.monotonic() < until:
             case.honest.append(await case.play_honestly(task))
     if not any(honest.actions for honest in case.honest):
         raise ConfigError("no honest play takes an action, so there is nothing to attack: run `sojourn check` first")
     case.canary.settle()
-    await closers(case)
+    await find_closing_actions(case)
     runs = await interpreters(case)
     poisoned, remains = Tally("poisoning"), Tally("remains")
     tallies: list[Tally] = []
     for name in names:
         tally = await CATEGORIES[name](case, runs)
         if name == "races":
-            await beside(case, tally, runs)
+            await attack_beside_honest_play(case, tally, runs)
         tallies.append(tally)
         await poisoning(case, poisoned, name)
     remains.tried = 1
-    remains.broken += [f"a process of an attack lives on: {process}" for process in _sleepers()[:1]]
+    remains.broken += [f"a process of an attack lives on: {process}" for process in _surviving_processes()[:1]]
     return [*tallies, poisoned, remains]
 
 
@@ -121,11 +121,11 @@ def _chosen(tasks: Sequence[Task], rng: random.Random) -> list[Task]:
     searched = [tasks[index] for index in rng.sample(range(len(tasks)), min(SEARCHED, len(tasks)))]
     chosen: list[Task] = []
     for first in searched[:KINDS]:
-        chosen += [task for task in searched if task.tags[:1] == first.tags[:1] and task not in chosen][:ALIKE]
+        chosen += [task for task in searched if task.tags[:1] == first.tags[:1] and task not in chosen][:TASKS_PER_KIND]
     return chosen if any(task.tags for task in chosen) else searched[:UNTAGGED]
 
 
-def _sleepers() -> list[str]:
+def _surviving_processes() -> list[str]:
     """Returns the command lines of attack processes that still run anywhere on this machine."""
     commands: list[str] = []
     for entry in Path("/proc").glob("[0-9]*"):

@@ -23,7 +23,8 @@ VARIABLE = "SOJOURN_CANARY"
 
 @dataclass
 class Canary:
-    """The canaries: `open` makes them, `broken` says what happened to them since `settle`, `close` removes them."""
+    """The canaries: `open` makes them, `settle` records the state of this process, `broken` describes what an attack
+    touched, `close` removes them."""
 
     secret: str = field(default_factory=lambda: secrets.token_hex(12))
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="canary-", dir="/tmp")))
@@ -58,7 +59,7 @@ class Canary:
         self.visits = 0
 
     def settle(self) -> None:
-        """Records the state of this process now, as honest plays may have set what a library keeps for good."""
+        """Records the state of this process after honest plays, which may have made a library change it for good."""
         self.before = _process_state()
 
     async def close(self) -> None:
@@ -69,19 +70,19 @@ class Canary:
 
     def broken(self) -> str:
         """Describes what was touched since the last call; empty where nothing was."""
-        fault = self._here() or self._elsewhere()
+        fault = self._touched_file() or self._reached_or_changed()
         if fault:
             self.restore()
             self.settle()
         return fault
 
-    def _here(self) -> str:
+    def _touched_file(self) -> str:
         with suppress(OSError):
             if (self.folder / "canary").read_text() == "alive" and os.listdir(self.folder) == ["canary"]:
                 return ""
         return f"a file outside of the world was touched: {self.folder / 'canary'}"
 
-    def _elsewhere(self) -> str:
+    def _reached_or_changed(self) -> str:
         if self.visits:
             return f"a service on loopback that is not the world's was reached {self.visits} times"
         now = _process_state()

@@ -19,8 +19,8 @@ from sojourn.rollout.world import world_of
 from sojourn.types import Message, Role, Task, Tool
 
 STALL_S = Limits().stall_s  # a call of the world that takes longer counts as an infrastructure failure
-HELD_UP_S = 15.0  # the event loop may not be blocked for longer, even on a busy machine
-GROWN_BYTES = 1 << 30  # this process may not grow by more while a million characters are read
+BLOCKED_S = 15.0  # the event loop may not be blocked for longer, even on a busy machine
+MAX_GROWTH_BYTES = 1 << 30  # this process may not grow by more, as while it reads a million characters
 CONTROL_TEXT = "lorem ipsum"
 
 
@@ -38,8 +38,8 @@ class Attempt(NamedTuple):
 class Attack(NamedTuple):
     """The actions of an attack, a name for each of them, and the actions `then`, which follow in any case.
 
-    `controls` are harmless or wrong actions in the place of each action (or one for all): where these earn as much, the
-    attack has not changed the reward.
+    `controls` are harmless or wrong actions, one for each action or one for all, that are tried in its place: where
+    they earn as much, the attack has not changed the reward.
     """
 
     names: Sequence[str]
@@ -63,7 +63,7 @@ class HonestPlay:
 
 @dataclass
 class Tally:
-    """The number of attacks tried in a category, and a sentence for each one that succeeded."""
+    """The number of attacks tried in a category, and a sentence for each attack that succeeded (`broken`)."""
 
     category: str
     tried: int = 0
@@ -167,7 +167,8 @@ class Case:
         return await choose(play, random.Random(f"{play.events[0].observation} {len(play.events)}"))
 
     async def baseline(self, honest: HonestPlay, turns: int) -> tuple[float, bool]:
-        """Returns the reward and success of a play that only ends after the first `turns` honest actions."""
+        """Returns the reward and success of a play that is ended, without an attack, after the first `turns` honest
+        actions."""
         key = (honest.task.id, turns)
         if key not in self.baselines:
             attempt = await self.attempt(honest.task, honest.actions[:turns], (), [honest.closing])
@@ -203,9 +204,9 @@ class Case:
         return f"it earned {attempt.reward:g}{' and counts as a success' * attempt.success}, where {usual:g} is usual"
 
     def _harm(self, attempt: Attempt, start: int) -> str:
-        if self.watch.longest_s > HELD_UP_S:
+        if self.watch.longest_s > BLOCKED_S:
             return f"the event loop was blocked for {self.watch.longest_s:.0f} s"
-        if self.watch.peak_bytes - start > GROWN_BYTES:
+        if self.watch.peak_bytes - start > MAX_GROWTH_BYTES:
             return f"this process grew by {(self.watch.peak_bytes - start) >> 20} MiB"
         if self.canary.secret in attempt.shown.replace(self.canary.abstract, ""):
             return "the environment of this process was read"

@@ -19,14 +19,14 @@ from sojourn.checks.env.hostile import hostile
 from sojourn.checks.env.play import Play, closing, first_difference, play_through
 from sojourn.types import Message
 
-ANSWERS = 8  # actions of other tasks that stuffing gives at once, or that are tried as the end of a play
-STUFFED = 400  # the most stuffed answers
+ANSWERS = 8  # the most actions of other tasks that stuffing gives at once, or that are tried as the end of a play
+STUFFED = 400  # the attacks of stuffing after which no further task is tried
 TRIED = 4  # actions of other tasks that are tried in the place of a possible answer
 SLOTS = 2  # how many slots each text is put into
-MARK_S = "86413.75"  # seconds of sleep in the command lines of an attack's processes, by which they are found
+MARK_S = "86413.75"  # seconds that an attack's processes sleep; they are found by this number in their command lines
 NEEDLE = "4217x"
 WORD = re.compile(r"[\w-]+")
-SHORT = 4  # words up to which answers need not resemble each other
+SHORT = 4  # answers of at most this many words need not resemble each other
 
 
 class Interpreter(NamedTuple):
@@ -62,8 +62,8 @@ def slots_of(case: Case) -> list[Slot]:
 
 
 async def stuffing(case: Case, runs: Sequence[Interpreter]) -> Tally:
-    """Gives the answers of several tasks at once where an honest play gives its answer, in ways in which a grader might
-    find the right one; none may earn more than a wrong answer."""
+    """Gives the answers of several tasks at once where an honest play gives its answer, in forms in which a grader
+    might find the right answer; none may earn more than a wrong answer."""
     tally = Tally("stuffing")
     for honest in case.honest:
         if tally.tried >= STUFFED:
@@ -106,12 +106,12 @@ def _kind(action: Message) -> str:
 
 
 def _stuffed(own: Message, others: Sequence[Message], *, lines: bool) -> list[tuple[str, Message]]:
-    """Returns an action with those of other plays inserted where its own part stands; with `lines`, also as whole
-    lines."""
+    """Returns variants of an action, each with a name, that hold the answers of other plays beside its own; with
+    `lines`, also one with the whole actions, a line each."""
     stuffed: list[tuple[str, Message]] = []
     texts = [final.text for final in others if final.text and not final.calls]
     if own.text and not own.calls and texts:
-        start, values, end = _parted([own.text, *texts])
+        start, values, end = _split_common([own.text, *texts])
         stuffed += [(name, say(start + value + end)) for name, value in _joined(values)]
         if lines:
             stuffed.append(("whole actions, a line each", say("\n".join([*texts, own.text]))))
@@ -145,7 +145,7 @@ def _joined(values: Sequence[str]) -> list[tuple[str, str]]:
     ]
 
 
-def _parted(texts: Sequence[str]) -> tuple[str, list[str], str]:
+def _split_common(texts: Sequence[str]) -> tuple[str, list[str], str]:
     """Splits texts into their common beginning, the differing middle of each, and their common end, in whole words."""
     split = [re.findall(r"\w+|\W", text) for text in texts]
     room = min(map(len, split)) - 1
@@ -171,7 +171,7 @@ async def _try_texts(case: Case, tally: Tally, category: str) -> None:
     places, canary = slots_of(case), case.canary
     hostile_texts = texts(category, canary.port, str(canary.folder / "canary"))
     odd = [message for message in hostile(list(case.tools.values())) if message.calls and category == "bombs"]
-    for number, honest in enumerate(_of_each_kind(case)):
+    for number, honest in enumerate(_one_of_each_kind(case)):
         put = [
             (text, places[(SLOTS * (i + number) + n) % len(places)])
             for i, text in enumerate(hostile_texts)
@@ -187,7 +187,7 @@ async def _try_texts(case: Case, tally: Tally, category: str) -> None:
             left = left[max(await case.judge(tally, honest, turns, attack, alone=False), 1) :]
 
 
-def _of_each_kind(case: Case) -> list[HonestPlay]:
+def _one_of_each_kind(case: Case) -> list[HonestPlay]:
     return list({honest.task.tags[:1]: honest for honest in case.honest}.values())
 
 
@@ -204,7 +204,7 @@ async def _run_programs(case: Case, tally: Tally, category: str, interpreter: In
             await case.judge(tally, honest, 0, Attack([title], actions))
 
 
-async def beside(case: Case, tally: Tally, runs: Sequence[Interpreter]) -> None:
+async def attack_beside_honest_play(case: Case, tally: Tally, runs: Sequence[Interpreter]) -> None:
     """Plays honestly while another play attacks; the honest play's observations and rewards may not change."""
     if case.room < 2:
         return
@@ -243,7 +243,7 @@ async def replayed(case: Case, honest: HonestPlay) -> str:
     return first_difference(honest.play.events, again.events)
 
 
-async def closers(case: Case) -> None:
+async def find_closing_actions(case: Case) -> None:
     """Finds for each task an action that ends its play without reward, among the last actions of other honest plays."""
     for honest in case.honest:
         others = [other.actions[-1] for other in case.honest if other is not honest and other.actions]

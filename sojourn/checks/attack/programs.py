@@ -1,9 +1,9 @@
 """Hostile programs for worlds that run an agent's code, by category and name.
 
-Each is bash, or Python that bash or a Python session runs. `{port}`, `{abstract}`, `{file}` and `{folder}` stand for
-canaries (see `canary`), `{mark}` for a number of seconds by which a process that outlives its play is found, `{names}`
-and `{words}` for the files that the task names, as a Python list and as bash words. No program may earn a reward, block
-the trainer, or end its play as an infrastructure failure.
+Each is written in bash, or in Python, which bash or a Python session runs. `{port}`, `{abstract}`, `{file}` and
+`{folder}` stand for canaries (see `canary`), `{mark}` for a number of seconds by which a process that outlives its play
+is found, `{names}` and `{words}` for the files that the task names, as a Python list and as bash words. No program may
+earn a reward, block the trainer, or end its play as an infrastructure failure.
 """
 
 from __future__ import annotations

@@ -16,12 +16,12 @@ from sojourn.checks.env.play import invent
 from sojourn.types import Message, Role, Tool, ToolCall
 
 QUOTED = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'")
-MOST = 12  # slots of one world
+MAX_SLOTS = 12  # the most slots of one world
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A way to put a text into an action: `put(text)` returns the action. Slots of equal `shape` are alike."""
+    """A place in an action that takes a text: `put(text)` returns the action. Slots of equal `shape` are equivalent."""
 
     shape: str
     put: Callable[[str], Message]
@@ -32,7 +32,7 @@ def slots(writes: Sequence[str], tools: Sequence[Tool], honest: Iterable[Message
     actions of an honest play."""
     by_shape = {"text": Slot("text", _text)}
     for slot in (*map(_of_template, writes), *_of_tools(tools), *_of_actions(honest)):
-        if len(by_shape) < MOST:
+        if len(by_shape) < MAX_SLOTS:
             by_shape.setdefault(slot.shape, slot)
     return list(by_shape.values())
 
@@ -71,7 +71,8 @@ def _argument(call: ToolCall, name: str) -> Slot:
 
 
 def _of_text(action: str) -> Iterable[Slot]:
-    """Replaces the last quoted part, all that follows the first word, and all that follows the first line."""
+    """Returns slots that replace the last quoted part, all that follows the first word, and all that follows the first
+    line."""
     verb = action.split(maxsplit=1)[0]
     if quoted := list(QUOTED.finditer(action)):
         start, end = quoted[-1].span()

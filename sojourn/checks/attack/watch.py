@@ -21,7 +21,7 @@ class Watch:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> Watch:
-        self._task = asyncio.ensure_future(self._look())
+        self._task = asyncio.ensure_future(self._measure())
         return self
 
     async def stop(self) -> None:
@@ -33,7 +33,7 @@ class Watch:
     def reset(self) -> None:
         self.longest_s, self.peak_bytes = 0.0, resident_bytes()
 
-    async def _look(self) -> None:
+    async def _measure(self) -> None:
         while True:
             began = time.monotonic()
             await asyncio.sleep(PAUSE_S)

@@ -49,9 +49,9 @@ PROMISES = (
     Promise(SOUND[1], OPEN, sampling.samples),
     Promise("the same seed gives the same tokens", SOUND, sampling.seeded),
     Promise("sampler and trainer agree", SOUND, sampling.agrees),
-    Promise("a score is what sampling says", SOUND, sampling.scores),
+    Promise("scores agree with sampling", SOUND, sampling.scores),
     Promise("only publish changes the sampler", (*SOUND, "the same seed gives the same tokens"), training.publishes),
-    Promise("a batch in parts gives the same update", SOUND, training.splits),
-    Promise("what is saved comes back", SOUND, training.saves),
+    Promise("a divided batch gives the same update", SOUND, training.splits),
+    Promise("saved state is restored", SOUND, training.saves),
     Promise("it closes", (), _closes),
 )

@@ -9,11 +9,11 @@ from typing import Any
 from sojourn.checks.env.play import Case, Play, closing, require_equal, short, spread
 from sojourn.checks.promise import BrokenError, guarded
 
-MOST = 8  # awaits of one call at which a play is cancelled
-STOPS_S = 10.0
+MAX_CANCELLED_AWAITS = 8  # the most awaits of one call at which a play is cancelled
+STOP_TIMEOUT_S = 10.0
 
 
-class Cut:
+class CancelAtAwait:
     """Awaits a coroutine and cancels its task when it waits for the `at`-th time (0: never)."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], at: int = 0) -> None:
@@ -44,15 +44,15 @@ class Cut:
 async def cancellable(case: Case) -> str:
     """Cancels the start, the first action and one in the middle, each at several awaits."""
     turns = sorted({0, 1, len(case.plays[0].actions) // 2})
-    cuts = 0
+    cancellations = 0
     for turn in turns:
         waits = await _play(case, turn)
-        for at in spread(waits - 1, MOST) if waits else ():
+        for at in spread(waits - 1, MAX_CANCELLED_AWAITS) if waits else ():
             if left := await case.leak(lambda turn=turn, at=at: _play(case, turn, at + 1)):
                 raise BrokenError(f"cancelled at await {at + 1} of {_call(turn)} and closed, it leaves {left}")
-            cuts += 1
-    require_equal(case.plays[0].events, await case.replay(0), "after plays that were left and cancelled")
-    return f"cancelled at {cuts} awaits, it stops and leaves nothing" if cuts else "it never waits"
+            cancellations += 1
+    require_equal(case.plays[0].events, await case.replay(0), "after plays that were cancelled")
+    return f"cancelled at {cancellations} awaits, it stops and leaves nothing" if cancellations else "it never waits"
 
 
 async def _play(case: Case, turn: int, at: int = 0) -> int:
@@ -61,24 +61,24 @@ async def _play(case: Case, turn: int, at: int = 0) -> int:
         if turn:
             await play.start()
             await play.act_all(case.plays[0].actions[: turn - 1])
-        cut = Cut(play.act(case.plays[0].actions[turn - 1]) if turn else play.start(), at)
-        task = asyncio.ensure_future(guarded(cut))
-        await _until_stopped(task, cut.reached)
-        if not cut.reached.done():
+        awaited = CancelAtAwait(play.act(case.plays[0].actions[turn - 1]) if turn else play.start(), at)
+        task = asyncio.ensure_future(guarded(awaited))
+        await _until_stopped(task, awaited.reached)
+        if not awaited.reached.done():
             task.result()
         elif not task.cancelled():
             raise BrokenError(f"cancelled in {_call(turn)}, it went on, with {short(task.exception() or 'a result')}")
-    return cut.waits
+    return awaited.waits
 
 
 async def _until_stopped(task: asyncio.Future[Any], reached: asyncio.Future[None]) -> None:
     try:
         await asyncio.wait({task, reached}, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait({task}, timeout=STOPS_S)
+        await asyncio.wait({task}, timeout=STOP_TIMEOUT_S)
     finally:
         task.cancel()
     if not task.done():
-        raise BrokenError(f"a cancelled play did not stop within {STOPS_S:g} s")
+        raise BrokenError(f"a cancelled play did not stop within {STOP_TIMEOUT_S:g} s")
 
 
 def _call(turn: int) -> str:

@@ -7,10 +7,10 @@ from dataclasses import is_dataclass, replace
 from typing import Any
 
 from sojourn.checks.env.play import Case, spread
-from sojourn.checks.env.resources import PATIENCE_S, growth, held_resources
+from sojourn.checks.env.resources import WAITS_S, growth, held_resources
 from sojourn.checks.promise import BrokenError
 
-MOST = 5  # turns of a play at which it is closed
+MAX_CLOSINGS = 5  # the most turns of a play at which it is closed
 
 
 async def closes(case: Case) -> str:
@@ -26,17 +26,17 @@ async def closes(case: Case) -> str:
             )
         await play.env.close()
 
-    for turns in spread(len(case.plays[0].actions), MOST):
+    for turns in spread(len(case.plays[0].actions), MAX_CLOSINGS):
         if left := await case.leak(lambda turns=turns: close_at(turns)):
             raise BrokenError(f"a play that is closed after {turns} actions leaves {left}")
     return "at any turn, twice, and nothing is left"
 
 
 async def family_closes(case: Case, close: Callable[[], Awaitable[Any]]) -> str:
-    """Closes the family. Resources that a library opens once, at its first use, are no leak: a leak is what each
-    further family leaves again."""
+    """Closes the family. Resources that a library opens once, at its first use, are no leak: a leak is what every
+    further family leaves behind."""
     await close()
-    if not await growth(case.before, case.scratch, PATIENCE_S[0]):
+    if not await growth(case.before, case.scratch, WAITS_S[0]):
         return "nothing is left"
 
     async def again() -> None:

@@ -1,4 +1,4 @@
-"""Makes actions that no world should reward or fail on: odd texts, and calls with odd values."""
+"""Makes actions that no world should reward, and on which none should fail: odd texts, and calls with odd values."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Measured:
     test: int
     plays: int
     expert: Scored | None
-    chance: Scored
+    chance: Scored  # of the random policy
     start_ms: float
     actions_per_s: float
     fork: str  # "own", or "re-execution" where the world has no fork of its own
@@ -72,16 +72,18 @@ async def measure(family: Any, *, plays: int = 16, seed: int = 0, seconds: float
         tasks = family.tasks("test")
         picked = [tasks[k] for k in random.Random(seed).sample(range(len(tasks)), min(plays, len(tasks)))]
         clock = _Clock()
-        ends = time.monotonic() + seconds / 2
-        expert = await _expert(family, picked, clock, ends)
+        deadline = time.monotonic() + seconds / 2
+        expert = await _play_expert(family, picked, clock, deadline)
         expert_actions = [action for play in expert for action in play.actions]
         rng = random.Random(seed)
         longest = 2 * max(len(play.actions) for play in expert) if expert else RANDOM_LENGTH
-        ends = time.monotonic() + seconds / 2
-        chance = await _all(family, picked, clock, lambda play: _chance(play, expert_actions, rng), ends, longest)
+        deadline = time.monotonic() + seconds / 2
+        chance = await _play_all(
+            family, picked, clock, lambda play: _random_action(play, expert_actions, rng), deadline, longest
+        )
         own = hasattr(chance[0].env, "fork")
         for play, task in list(zip(chance, picked, strict=False))[:4]:
-            await _fork(family, task, play, clock)
+            await _time_fork(family, task, play, clock)
         return Measured(
             train=len(family.tasks("train")),
             test=len(tasks),
@@ -98,25 +100,25 @@ async def measure(family: Any, *, plays: int = 16, seed: int = 0, seconds: float
             await family.close()
 
 
-async def _expert(family: Any, tasks: Sequence[Task], clock: _Clock, ends: float) -> list[Play]:
+async def _play_expert(family: Any, tasks: Sequence[Task], clock: _Clock, deadline: float) -> list[Play]:
     probe = family.make(tasks[0])
     await probe.close()
     if not hasattr(probe, "expert"):
         return []
-    return await _all(family, tasks, clock, lambda play: ask_expert(play.env), ends)
+    return await _play_all(family, tasks, clock, lambda play: ask_expert(play.env), deadline)
 
 
-async def _all(
+async def _play_all(
     family: Any,
     tasks: Sequence[Task],
     clock: _Clock,
     act: Callable[[Play], Awaitable[Message]],
-    ends: float,
+    deadline: float,
     longest: int = MAX_LENGTH,
 ) -> list[Play]:
     played: list[Play] = []
     for task in tasks:
-        if played and time.monotonic() > ends:
+        if played and time.monotonic() > deadline:
             break
         play = Play(family.make(task))
         try:
@@ -134,7 +136,7 @@ async def _all(
     return played
 
 
-async def _chance(play: Play, expert_actions: Sequence[Message], rng: random.Random) -> Message:
+async def _random_action(play: Play, expert_actions: Sequence[Message], rng: random.Random) -> Message:
     observation = next(event.observation for event in reversed(play.events) if event.observation)
     if observation.choices:
         return Message(Role.ASSISTANT, rng.choice(observation.choices))
@@ -143,7 +145,7 @@ async def _chance(play: Play, expert_actions: Sequence[Message], rng: random.Ran
     return await choose(Play(object(), list(play.events)), rng)
 
 
-async def _fork(family: Any, task: Task, play: Play, clock: _Clock) -> None:
+async def _time_fork(family: Any, task: Task, play: Play, clock: _Clock) -> None:
     """Replays the first half of a play, forks it there, and records the time of the fork."""
     replayed = await (await Play(make_forkable(family, task)).start()).act_all(play.actions[: len(play.actions) // 2])
     try:

@@ -1,4 +1,4 @@
-"""Checks a family in another process: its tasks and plays must be the same, and its processes must end with it.
+"""Checks a family in another process: its tasks and plays must be the same there, and its processes must end with it.
 
 This needs a family whose class can be imported and whose fields are plain Python values.
 """
@@ -27,7 +27,7 @@ from sojourn.codec import from_plain, to_json, to_plain
 from sojourn.types import Message, Task
 
 TIMEOUT_S = 100
-DIES_S = 5.0
+ENDS_S = 5.0
 COMPARED_TASKS = 20  # of each split
 
 
@@ -60,7 +60,7 @@ async def dies(case: Case) -> str:
     actions = case.plays[0].actions
     there = await _ask(case, "killed", {"plays": [_script(case, 0, actions[: len(actions) // 2])]})
     left = {Process(number, start): name for number, start, name in there}
-    until = time.monotonic() + DIES_S
+    until = time.monotonic() + ENDS_S
     while outliving := [process for process in left if alive(process)]:
         if time.monotonic() > until:
             for process in outliving:
@@ -126,14 +126,16 @@ def _script(case: Case, number: int, actions: Sequence[Message]) -> Any:
 
 def main() -> None:
     asked = json.load(sys.stdin)
-    _write_answer(asked, asyncio.run({"ids": _list, "plays": _play, "killed": _be_killed}[asked["job"]](asked)))
+    _write_answer(
+        asked, asyncio.run({"ids": _list_ids, "plays": _play, "killed": _play_and_be_killed}[asked["job"]](asked))
+    )
 
 
 def _write_answer(asked: Mapping[str, Any], answer: Any) -> None:
     Path(asked["answer"]).write_text(json.dumps(answer))
 
 
-async def _list(asked: Mapping[str, Any]) -> Any:
+async def _list_ids(asked: Mapping[str, Any]) -> Any:
     family = await _opened(asked)
     try:
         splits = {split: family.tasks(split) for split in ("train", "test")}
@@ -155,7 +157,7 @@ async def _play(asked: Mapping[str, Any]) -> Any:
         await _closed(family)
 
 
-async def _be_killed(asked: Mapping[str, Any]) -> None:
+async def _play_and_be_killed(asked: Mapping[str, Any]) -> None:
     family = await _opened(asked)
     [script] = asked["plays"]
     play = Play(family.make(from_plain(script["task"], Task)))

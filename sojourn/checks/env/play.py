@@ -131,7 +131,7 @@ class Case:
         return self.tasks[max(play - 1, 0)]
 
     async def leak(self, act: Callable[[], Awaitable[Any]]) -> str:
-        """Describes what is left each time that `act` is done; empty where nothing is."""
+        """Describes the resources that are left every time `act` is done; empty where there are none."""
         left = await leak(act, self.scratch)
         self.untidy |= bool(left)
         return left

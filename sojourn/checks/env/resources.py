@@ -1,7 +1,7 @@
 """Finds leaks: lists the resources that this process holds, and finds those that grow each time something is done.
 
-Much may be opened once and kept for later plays (a pool, a connection, a library's helper process); a leak grows each
-time. Processes and open files are seen only where there is /proc.
+Resources may be opened once and kept for later plays (a pool, a connection, a library's helper process); a leak grows
+each time. Processes and open files are seen only where there is /proc.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-PATIENCE_S = (1.0, 0.2, 0.2, 0.2)  # one wait per repetition: resources that grow in all of them leak
-LAST_PATIENCE_S = 5.0  # the last wait, for a busy machine
+WAITS_S = (1.0, 0.2, 0.2, 0.2)  # a wait after each repetition: resources that grow in all of them leak
+LAST_WAIT_S = 5.0  # the last wait, which is long enough for a busy machine
 Held = Mapping[str, Mapping[Any, str]]
-"""Everything held, by kind ("task", "process", ...): what identifies it, and its name."""
+"""All resources that are held, by kind ("task", "process", ...): the key of each, and its name."""
 
 
 class Process(NamedTuple):
@@ -34,8 +34,8 @@ class Process(NamedTuple):
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """Yields a folder that is the temporary folder of this process and of those that it starts, so that all that is put
-    there is known to come from them."""
+    """Makes a new folder the temporary folder of this process and of those that it starts, and yields it, so that
+    everything in it is known to come from them."""
     folder, before = Path(tempfile.mkdtemp(prefix="check-")), tempfile.tempdir
     variable = os.environ.get("TMPDIR")
     tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
@@ -65,9 +65,9 @@ def held_resources(folder: Path) -> Held:
     }
 
 
-async def growth(before: Held, folder: Path, patience_s: float) -> Held:
-    """Returns the kinds of which there is still more than before after `patience_s`, with their new resources."""
-    until = time.monotonic() + patience_s
+async def growth(before: Held, folder: Path, wait_s: float) -> Held:
+    """Returns the kinds of resources of which there are still more than before after `wait_s`, with the new ones."""
+    until = time.monotonic() + wait_s
     while True:
         now = held_resources(folder)
         more = [kind for kind in now if len(now[kind]) > len(before[kind])]
@@ -77,17 +77,17 @@ async def growth(before: Held, folder: Path, patience_s: float) -> Held:
 
 
 async def leak(act: Callable[[], Awaitable[Any]], folder: Path) -> str:
-    """Describes what is left each time that `act` is done; empty where nothing is."""
+    """Describes the resources that are left every time `act` is done; empty where there are none."""
     await asyncio.sleep(0.001)  # lets cancelled tasks end
     first = before = held_resources(folder)
     kinds = set(first)
-    for patience_s in PATIENCE_S:
+    for wait_s in WAITS_S:
         await act()
-        kinds &= set(await growth(before, folder, patience_s))
+        kinds &= set(await growth(before, folder, wait_s))
         if not kinds:
             return ""
         before = held_resources(folder)
-    left = await growth(first, folder, LAST_PATIENCE_S)
+    left = await growth(first, folder, LAST_WAIT_S)
     return ", ".join(
         f"the {kind} {next(iter(resources.values()))}" for kind, resources in left.items() if kind in kinds
     )
@@ -132,7 +132,7 @@ def _open_files() -> dict[tuple[str, str], str]:
     targets: dict[tuple[str, str], str] = {}
     with suppress(OSError):
         for number in os.listdir("/proc/self/fd"):
-            with suppress(OSError):  # the listing's own is gone again
+            with suppress(OSError):  # the descriptor of the listing itself is closed again
                 target = os.readlink(f"/proc/self/fd/{number}")
                 targets[number, target] = target
     return targets

@@ -22,7 +22,7 @@ async def opens(case: Case) -> str:
     return "an EnvFamily, opened"
 
 
-async def says_what_it_is(case: Case) -> str:
+async def declares_source(case: Case) -> str:
     source = getattr(case.family, "plain", case.family)  # a plain class has its own `about`
     about = getattr(source, "about", None)
     if about is None:

@@ -48,9 +48,8 @@ from sojourn.errors import InfrastructureError
 
 __all__ = ["End", "Entry", "Limits", "LostError", "Result", "Sandbox", "Tree", "format_result"]
 FOLDERS = ("/task", "/tmp")
-REPLACED_CONTROLS = dict.fromkeys(
-    (*range(9), 11, 12, *range(14, 32), 127), "\ufffd"
-)  # control characters, which a reader cannot use
+# Control characters, except tab, line feed and carriage return, are replaced in outputs.
+REPLACED_CONTROLS = dict.fromkeys((*range(9), 11, 12, *range(14, 32), 127), "\ufffd")
 KILLED = 128 + signal.SIGKILL
 START_S, GRACE_S = 60.0, 60.0  # generous for a loaded machine: process 1 measures the time that counts
 
@@ -62,7 +61,7 @@ class Sandbox:
     limits: Limits = field(default_factory=Limits)
     shell: bytes = b""  # what the next command's shell restores: variables, functions, working directory
     _process: asyncio.subprocess.Process | None = None
-    _first: int = -1  # a descriptor of process 1 inside
+    _first: int = -1  # a pidfd of process 1 inside
     _group: Group | None = None
     _folders: dict[str, int] = field(default_factory=dict)
     _busy: bool = False
@@ -105,16 +104,16 @@ class Sandbox:
     async def _open(self) -> None:
         info, info_write = os.pipe()
         os.set_blocking(info, False)
-        lent = [info_write, _lend(PASSWD), _lend(GROUP), _lend(_process_one())]
+        child_fds = [info_write, _memory_file(PASSWD), _memory_file(GROUP), _memory_file(_process_one())]
         if rules := program():
-            lent.append(_lend(rules))
+            child_fds.append(_memory_file(rules))
         line = sandbox_command(
-            [python(), "-I", "-S", "-c", f"import os; exec(os.fdopen({lent[3]}).read())"],
+            [python(), "-I", "-S", "-c", f"import os; exec(os.fdopen({child_fds[3]}).read())"],
             disk_bytes=self.limits.disk_bytes,
-            info=lent[0],
-            passwd=lent[1],
-            group=lent[2],
-            seccomp=lent[4] if rules else None,
+            info=child_fds[0],
+            passwd=child_fds[1],
+            group=child_fds[2],
+            seccomp=child_fds[4] if rules else None,
         )
         pipe = asyncio.subprocess.PIPE
         try:
@@ -126,11 +125,11 @@ class Sandbox:
                 stdout=pipe,
                 stderr=pipe,
                 start_new_session=True,
-                pass_fds=lent,
+                pass_fds=child_fds,
                 cwd="/",
                 env={"PATH": os.environ.get("PATH", "/usr/bin:/bin")},
             )
-            os.close(lent.pop(0))
+            os.close(child_fds.pop(0))
             limits = {name: getattr(self.limits, name) for name in Limits.__dataclass_fields__}
             ready, _ = await self._ask({**limits, "places": FOLDERS, "python": python()}, b"", START_S)
             if ready != {"ready": True}:
@@ -146,7 +145,7 @@ class Sandbox:
                 f"a sandbox did not start ({message or error}): bubblewrap must be allowed to make user namespaces here"
             ) from None
         finally:
-            for fd in (info, *lent):
+            for fd in (info, *child_fds):
                 os.close(fd)
 
     async def run(self, command: str, timeout_s: float = 10.0) -> Result:
@@ -225,7 +224,7 @@ class Sandbox:
             raise LostError(self._lost or "it was never opened")
         if self._busy:
             raise InfrastructureError("a sandbox was asked while busy, or after it was cancelled: one thing at a time")
-        self._busy = True  # it stays busy when this is cancelled, as the next answer would be that of this request
+        self._busy = True  # it stays busy where this is cancelled, as the next answer would belong to this request
         try:
             async with asyncio.timeout(limit_s):  # not `wait_for`, which loses a cancellation before Python 3.12
                 answer = await _exchange(self._process, head, payload)
@@ -263,13 +262,14 @@ async def _exchange(process: Any, head: dict[str, Any], payload: bytes) -> tuple
 async def _end(process: Any, first: int, group: Group | None) -> None:
     """Ends the processes of a sandbox, then removes their control group."""
     if process is not None:
-        await _ended(process, first)
+        await _kill_and_wait(process, first)
     if group is not None:
         await asyncio.to_thread(group.remove)
 
 
-async def _ended(process: Any, first: int) -> None:
-    """Kills process 1, and waits for it and for bubblewrap, which buries it: all others inside end before it does."""
+async def _kill_and_wait(process: Any, first: int) -> None:
+    """Kills process 1, and waits for it and for bubblewrap, which reaps it: all other processes inside end before it
+    does."""
     try:
         if first < 0:
             _kill(process)
@@ -281,7 +281,7 @@ async def _ended(process: Any, first: int) -> None:
         async with asyncio.timeout(GRACE_S):
             await process.wait()
     except TimeoutError:
-        pass  # the kernel buries it when it can: nothing of ours waits for that
+        pass  # the kernel ends it when it can, and nothing here depends on that
     finally:
         if first >= 0:
             os.close(first)
@@ -290,7 +290,7 @@ async def _ended(process: Any, first: int) -> None:
 
 
 async def _readable(fd: int) -> None:
-    """Waits until a descriptor can be read, which for one of a process is when it has ended."""
+    """Waits until a descriptor can be read; that of a process (a pidfd) can be read once the process has ended."""
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(fd, ready.set)
     try:
@@ -320,8 +320,9 @@ def _process_one() -> bytes:
     return "\n".join([*lines, Path(__file__).with_name("inside.py").read_text()]).encode()
 
 
-def _lend(data: bytes) -> int:
-    """Returns a descriptor from which a child reads these bytes; no pipe, as these may not fit into one."""
+def _memory_file(data: bytes) -> int:
+    """Returns a descriptor from which a child process reads these bytes. It is no pipe, as the bytes may not fit into
+    one."""
     fd = os.memfd_create("sojourn")
     os.write(fd, data)
     os.lseek(fd, 0, os.SEEK_SET)

@@ -24,7 +24,7 @@ from sojourn.envs.sandbox.results import Limits
 
 CONTROLLERS = ("memory", "pids")
 OWN_BYTES, OWN_PROCESSES = 2**26, 8  # of process 1 and of bubblewrap
-OURS, PREFIX = "sojourn", "sandbox-"
+OURS, PREFIX = "sojourn", "sandbox-"  # names of groups below the delegated one
 ENTER = 'echo 0 > "$0" && exec "$@"'
 UNLIMITED = 2**60  # bytes; version 1 writes "no limit" as a number close to 2**63
 _numbers = itertools.count()
@@ -90,7 +90,7 @@ def sandbox_parent(root: Path = Path("/")) -> Path | None:
         if not set(CONTROLLERS) <= _words(parent / "cgroup.subtree_control"):
             _move_down(parent)
             (parent / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in CONTROLLERS))
-        _sweep(parent)
+        _remove_stale(parent)
     except OSError:
         return None
     return parent
@@ -165,7 +165,7 @@ def _move_down(parent: Path) -> None:
                 (ours / "cgroup.procs").write_text(number)
 
 
-def _sweep(parent: Path) -> None:
+def _remove_stale(parent: Path) -> None:
     """Removes the groups of sandboxes whose process was killed."""
     for path in parent.glob(f"{PREFIX}*"):
         if not os.path.exists(f"/proc/{path.name.removeprefix(PREFIX).split('-')[0]}"):

@@ -24,8 +24,8 @@ import time
 
 from sojourn.envs.sandbox.pipes import Output, PipeWriter, drain, read_available
 from sojourn.envs.sandbox.usage import (
-    MOST_DESCRIPTORS,
-    MOST_LOCKS,
+    MAX_DESCRIPTORS,
+    MAX_LOCKS,
     all_stopped,
     file_locks,
     memory_bytes,
@@ -37,10 +37,10 @@ STATE_IN, STATE_OUT, CELL_IN, CELL_OUT = 200, 201, 202, 203  # file descriptors 
 STATE_BYTES = 60_000  # a longer state is dropped
 PAUSE_S = 0.05  # between checks of memory, files and the clock
 LOCKS_S = 1.0  # between checks of file locks, which take longer
-SOON_S = 0.002  # within which a session usually stops: no sleep until then
-STOP_S = 5.0  # until all of a session has stopped, on a busy machine
+SPIN_S = 0.002  # a session usually stops within this time, in which the wait does not sleep
+STOP_S = 5.0  # the time in which all processes of a session must stop, on a busy machine
 IDLE_S = 0.25  # between checks of a stopped session
-SIGNALS = 256  # that may be pending, for all processes
+SIGNALS = 256  # the most signals that may be pending, for all processes together
 DATES = -(2**31), 2**40  # seconds: the range of a file's date
 # A shell reads this first, after the state of the last one; it writes its own state when it exits.
 PROLOGUE = r"""
@@ -101,6 +101,8 @@ serve()
 
 
 class Sandbox:
+    """Process 1: it reads requests and answers them, one at a time."""
+
     def __init__(self) -> None:
         with open("/proc/self/oom_score_adj", "wb") as file:
             file.write(b"1000")  # this sandbox is the first to be killed where the machine runs out of memory
@@ -111,10 +113,11 @@ class Sandbox:
         header, _ = self.receive()
         self.limits = header
         self.session = None
-        self.looked = self.locks_seen = 0.0
+        self.checked = self.locks_checked = 0.0
         self.answer({"ready": True})
 
     def receive(self):
+        """Reads one request: its header and its bytes; ends the process where the caller is gone."""
         lengths = os.read(0, 8)
         if not lengths:
             os._exit(0)
@@ -155,7 +158,7 @@ class Sandbox:
         for path, kind, mode, size, mtime in entries:
             data, offset = payload[offset : offset + size], offset + size
             try:
-                self.place(path, kind, data, mtime)
+                self.write_one(path, kind, data, mtime)
                 placed.append((path, kind, mode, mtime))
             except OSError as error:
                 failed.append(f"{path}: {error.strerror}")
@@ -166,7 +169,7 @@ class Sandbox:
                 os.utime(path, (date, date))
         return {"failed": failed}, b""
 
-    def place(self, path, kind, data, mtime):
+    def write_one(self, path, kind, data, mtime):
         if kind == "folder":
             os.makedirs(path, exist_ok=True)
             return
@@ -209,12 +212,12 @@ class Sandbox:
         """Runs one cell in the session, which is started where there is none and is stopped between cells."""
         fresh = self.session is None
         self.session = self.session or self.begin()
-        child, out, send, take = self.session
+        child, out, send, answer_pipe = self.session
         signal_all(signal.SIGCONT)
-        for fd in (out, take):
+        for fd in (out, answer_pipe):
             drain(fd)  # what threads wrote after the last cell had ended
         feed = PipeWriter(send, struct.pack("!I", len(payload)) + payload)
-        end, code, output, _ = self.watch(child, out, take, feed, timeout_s, session=True)
+        end, code, output, _ = self.watch(child, out, answer_pipe, feed, timeout_s, session=True)
         output += drain(out)
         if end == "answered":
             end = self.stop(output, feed)
@@ -238,7 +241,7 @@ class Sandbox:
                 took = time.monotonic() - began
                 if took > STOP_S:
                     return "timeout"
-                if took < SOON_S:
+                if took < SPIN_S:
                     os.sched_yield()
                 else:
                     time.sleep(0.001)
@@ -247,14 +250,16 @@ class Sandbox:
         return self.exceeded(output, at_once=True) or "answered"
 
     def begin(self):
-        ask, take, out = os.pipe(), os.pipe(), os.pipe()
+        code_pipe, answer_pipe, out = os.pipe(), os.pipe(), os.pipe()
         argv = ["python3", "-I", "-S", "-c", SESSION]
-        child = self.start(self.limits["python"], argv, {1: out[1], 2: out[1], CELL_IN: ask[0], CELL_OUT: take[1]}, {})
-        for fd in (ask[0], take[1], out[1]):
+        child = self.start(
+            self.limits["python"], argv, {1: out[1], 2: out[1], CELL_IN: code_pipe[0], CELL_OUT: answer_pipe[1]}, {}
+        )
+        for fd in (code_pipe[0], answer_pipe[1], out[1]):
             os.close(fd)
-        for fd in (out[0], ask[1], take[0]):
+        for fd in (out[0], code_pipe[1], answer_pipe[0]):
             os.set_blocking(fd, False)
-        return child, out[0], ask[1], take[0]
+        return child, out[0], code_pipe[1], answer_pipe[0]
 
     def start(self, path, argv, files, environment):
         """Forks a child with only these file descriptors and the limits of an agent's program; returns its id."""
@@ -278,7 +283,7 @@ class Sandbox:
                 (resource.RLIMIT_CPU, limits["cpu_s"]),
                 (resource.RLIMIT_FSIZE, limits["file_bytes"]),
                 (resource.RLIMIT_NPROC, limits["processes"]),
-                (resource.RLIMIT_NOFILE, MOST_DESCRIPTORS),
+                (resource.RLIMIT_NOFILE, MAX_DESCRIPTORS),
                 (resource.RLIMIT_SIGPENDING, SIGNALS),
                 (resource.RLIMIT_CORE, 0),
                 (resource.RLIMIT_MEMLOCK, 0),
@@ -337,17 +342,17 @@ class Sandbox:
             return "timeout"
         if output.total > limits["flood_bytes"]:
             return "output"
-        if at_once or now > self.looked + PAUSE_S:
-            self.looked = now
+        if at_once or now > self.checked + PAUSE_S:
+            self.checked = now
             if self.count() > self.allowed:
                 return "files"
             if open_files() > limits["descriptors"]:
                 return "descriptors"
             if memory_bytes() > limits["memory_bytes"]:
                 return "memory"
-            if now > self.locks_seen + LOCKS_S or at_once:
-                self.locks_seen = now
-                if file_locks() > MOST_LOCKS:
+            if now > self.locks_checked + LOCKS_S or at_once:
+                self.locks_checked = now
+                if file_locks() > MAX_LOCKS:
                     return "memory"
         return None
 

@@ -24,7 +24,7 @@ class PipeWriter:
         return not self.data
 
     def close_last(self):
-        """Closes the pipe of a `last` feed, so that its reader sees the end."""
+        """Closes the pipe where nothing follows (`last`), so that its reader sees the end."""
         if self.last and self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

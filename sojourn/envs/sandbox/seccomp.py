@@ -1,8 +1,8 @@
 """The filter of system calls in a sandbox.
 
-It refuses calls that hold memory which no limit counts, that would wake a stopped process, that use up what the agent's
-user and ours share (inotify, epoll, asynchronous files), or that open more of the kernel. A call that programs can do
-without fails as if the kernel did not have it (ENOSYS), so that they fall back to an older one.
+It refuses calls that hold memory which no limit counts, that would wake a stopped process, that use up resources which
+the agent's user shares with ours (inotify, epoll, asynchronous I/O), or that give access to more of the kernel. A call
+that programs can do without fails as if the kernel did not have it (ENOSYS), so that they fall back to an older one.
 
 The numbers are those of Linux on x86-64 and arm64 (man 2 syscalls). On other processors there is no filter, and the
 other protections remain. The filter is written as BPF here and not by libseccomp (pyseccomp), which cannot refuse a
@@ -126,13 +126,14 @@ def program() -> bytes:
 
 
 def _lines(rule: Rule, column: int) -> list[tuple[int, int, int, int]]:
-    """Returns the instructions of a rule. Before and after them the number of the call is loaded, unless it refuses."""
+    """Returns the instructions of a rule. They expect the number of the call in the accumulator and leave it there,
+    unless the rule refuses the call."""
     last = [(RETURN, 0, 0, ERROR | rule.error), (LOAD, 0, 0, 0)]
     lines: list[tuple[int, int, int, int]] = []
     for check in reversed(rule.checks):
-        away = len(lines) + 1  # to the last line, from behind this check
+        away = len(lines) + 1  # the jump from the end of this check to the last line
         values = [(JUMP_EQUAL, len(check.values) - place, 0, v) for place, v in enumerate(check.values, 1)]
-        if check.among:  # the last value that is not equal either goes away
+        if check.among:  # where the last value is not equal either, the check does not hold
             values[-1] = (JUMP_EQUAL, 0, away, check.values[-1])
         else:
             values = [(JUMP_EQUAL, away + jump, 0, v) for _, jump, _, v in values]

@@ -6,11 +6,11 @@ It runs inside, beside `inside.py`, under the system's own Python.
 import os
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-SOCKET_BYTES = 2**19  # the most that one holds with buffers of their initial sizes; those of TCP grow, see below
-AREA_BYTES = 256  # that the kernel needs for each area that a process maps
-MOST_AREAS = 2**16
-MOST_DESCRIPTORS = 256  # of one process: its RLIMIT_NOFILE
-MOST_LOCKS = 8_000  # on parts of files, each of which the kernel keeps
+SOCKET_BYTES = 2**19  # the most that a socket holds with buffers of their initial sizes; those of TCP grow, see below
+AREA_BYTES = 256  # what the kernel needs to describe a mapped area of a process's memory
+MAX_AREAS = 2**16  # of one process
+MAX_DESCRIPTORS = 256  # of one process: its RLIMIT_NOFILE
+MAX_LOCKS = 8_000  # locks on parts of files, each of which takes memory of the kernel
 EXITING = 0x4  # PF_EXITING, a flag of a task
 
 
@@ -33,7 +33,7 @@ def process_bytes(name):
             total += int(line.split()[1]) * 1024
         elif line.startswith(b"VmSize:"):
             areas = int(line.split()[1]) * 1024 // PAGE_BYTES
-            total += min(areas, MOST_AREAS) * AREA_BYTES
+            total += min(areas, MAX_AREAS) * AREA_BYTES
     return total
 
 
@@ -65,7 +65,7 @@ def open_files():
         try:
             count += len(os.listdir(f"/proc/{name}/fd"))
         except PermissionError:
-            count += 0 if has_ended(name) else MOST_DESCRIPTORS
+            count += 0 if has_ended(name) else MAX_DESCRIPTORS
         except OSError:
             pass  # the process has ended meanwhile
     return count

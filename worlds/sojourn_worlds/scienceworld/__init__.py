@@ -28,7 +28,7 @@ from sojourn.envs.fields import check_fields, check_names
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.tasks import Generated
 from sojourn.tasks.splits import first_seed
-from sojourn.threads import surely
+from sojourn.threads import run_to_end
 from sojourn.types import Message, Observation, Role, Step, Task
 from sojourn_worlds.java import Lease, Pool
 from sojourn_worlds.scienceworld.expert import ROOM, UNKNOWN, Trial, plan
@@ -211,7 +211,7 @@ class ScienceWorldPlay:
 
     async def close(self) -> None:
         self.server = None
-        await surely(self.lease.give_back)
+        await run_to_end(self.lease.give_back)
 
     async def fork(self) -> ScienceWorldPlay:
         """Plays the same actions again."""

@@ -27,7 +27,7 @@ except ModuleNotFoundError as error:
 
 from sojourn.envs.chromium import BlockingProxy, find_chromium, is_responsive, launch
 from sojourn.errors import ActionError, InfrastructureError
-from sojourn.threads import surely
+from sojourn.threads import run_to_end
 from sojourn.types import Message, Observation, Role, Step
 from sojourn_worlds.shop.expert import advise
 from sojourn_worlds.shop.reward import Goal, judge
@@ -81,7 +81,7 @@ class Browser:
 async def _end(playwright: Playwright, server: Server, wall: BlockingProxy, *opened: BrowserContext | Chromium) -> None:
     async with AsyncExitStack() as ends:  # where one fails to close, the others are closed all the same
         ends.callback(wall.close)
-        ends.push_async_callback(surely, server.stop)
+        ends.push_async_callback(run_to_end, server.stop)
         ends.push_async_callback(playwright.stop)
         for resource in reversed(opened):
             ends.push_async_callback(resource.close)

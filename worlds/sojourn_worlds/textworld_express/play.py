@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sojourn.errors import ActionError, InfrastructureError
-from sojourn.threads import surely
+from sojourn.threads import run_to_end
 from sojourn.types import Message, Observation, Role, Step
 from sojourn_worlds.java import Lease, Shared
 from sojourn_worlds.textworld_express.expert import plan
@@ -80,7 +80,7 @@ class ExpressPlay:
 
     async def close(self) -> None:
         self.server = None
-        await surely(self.lease.give_back)
+        await run_to_end(self.lease.give_back)
 
     async def fork(self) -> ExpressPlay:
         """Plays the same actions again."""

@@ -21,7 +21,7 @@ SAFES = {"dataset": "aviary_hooks:Safes", "expert": "aviary_hooks:halve", "scale
 async def test_a_dataset_keeps_the_promises_of_a_world(arguments):
     report = await check_env(Aviary(**SAFES, arguments=arguments), episodes=3)
     assert report.passed, failed(report)
-    assert report["forks are equal and apart"].outcome is Outcome.PASSED
+    assert report["forks are equal and independent"].outcome is Outcome.PASSED
     assert report["the expert succeeds"].outcome is Outcome.PASSED
 
 

@@ -48,7 +48,7 @@ ROOM = {
 async def test_environments_of_gymnasium_keep_the_promises_of_a_world(fields):
     report = await check_env(Gymnasium(**fields), episodes=2)
     assert report.passed, failed(report)
-    assert report["forks are equal and apart"].outcome is Outcome.PASSED
+    assert report["forks are equal and independent"].outcome is Outcome.PASSED
     assert report["the expert succeeds"].outcome is Outcome.PASSED
 
 
@@ -134,7 +134,7 @@ async def test_spaces_of_every_kind_are_said_and_read_and_forks_repeat_what_cann
 async def test_a_copy_that_would_start_again_is_not_taken_for_a_fork():
     report = await check_env(Gymnasium(id="gymnasium_hooks:Walk", choices=True, turns=20), episodes=2)
     assert report.passed, failed(report)
-    assert report["forks are equal and apart"].outcome is Outcome.PASSED
+    assert report["forks are equal and independent"].outcome is Outcome.PASSED
 
 
 async def test_what_does_not_fit_is_refused_in_one_sentence():

@@ -59,7 +59,7 @@ async def test_a_server_keeps_the_promises_of_a_world(rows):
     family = MCP(instructions=rows, command=PLAIN, check="mcp_hooks:moved", hidden=HIDDEN, turns=6)
     report = await check_env(family, episodes=1)
     assert report.passed, failed(report)
-    assert report["forks are equal and apart"].outcome is Outcome.PASSED
+    assert report["forks are equal and independent"].outcome is Outcome.PASSED
     assert report["the expert succeeds"].outcome is Outcome.PASSED
 
 

@@ -34,7 +34,7 @@ async def test_a_resources_server_keeps_the_promises_of_a_world(url, rows):
     family = NemoGym(url=url, instructions=rows, expert="nemo_gym_hooks:count")
     report = await check_env(family, episodes=3)
     assert report.passed, failed(report)
-    assert report["forks are equal and apart"].outcome is Outcome.PASSED
+    assert report["forks are equal and independent"].outcome is Outcome.PASSED
     assert report["the expert succeeds"].outcome is Outcome.PASSED
 
 

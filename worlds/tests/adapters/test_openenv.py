@@ -28,7 +28,7 @@ def url():
 async def test_a_served_environment_keeps_the_promises_of_a_world(url):
     report = await check_env(OpenEnv(url=url, **GUESS), episodes=2)
     assert report.passed, failed(report)
-    assert report["forks are equal and apart"].outcome is Outcome.PASSED
+    assert report["forks are equal and independent"].outcome is Outcome.PASSED
     assert report["the expert succeeds"].outcome is Outcome.PASSED
 
 

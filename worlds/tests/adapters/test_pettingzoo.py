@@ -22,7 +22,7 @@ ONE = TICTACTOE | SEARCH
 async def test_games_keep_the_promises_of_a_world(fields):
     report = await check_env(PettingZoo(**fields), episodes=3)
     assert report.passed, failed(report)
-    assert report["forks are equal and apart"].outcome is Outcome.PASSED
+    assert report["forks are equal and independent"].outcome is Outcome.PASSED
 
 
 async def test_a_game_of_rock_paper_scissors_has_turns_for_both():

@@ -28,7 +28,7 @@ class Layer(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """The shape of what one token leaves in one layer."""
+    """The shape of the keys and values that one token has in one layer."""
 
     kv_heads: int
     key: int

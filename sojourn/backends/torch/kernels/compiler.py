@@ -20,7 +20,8 @@ from sojourn.backends.torch.kernels import header
 from sojourn.backends.torch.kernels.cache import PAGE
 
 SOURCES = Path(__file__).parent
-# What -ffast-math allows, but infinities stay what they are, and loading does not change how the process rounds.
+# These are the parts of -ffast-math that keep infinities and NaN. The flag itself would also link code that makes the
+# whole process round denormal numbers to 0.
 ROUNDING = ["-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math", "-freciprocal-math"]
 FLAGS = ["-O3", "-fPIC", *ROUNDING]
 NATIVE = ("-march=native", "-mcpu=native")
@@ -67,7 +68,7 @@ def _attempt(source: str, *defines: str) -> Attempt:
         *defines,
         compiler,
         platform.machine(),
-        _processor(),
+        _processor_features(),
         torch.__version__,
     ]
     digest = hashlib.sha256("\n".join(inputs).encode()).hexdigest()[:16]
@@ -80,7 +81,7 @@ def _attempt(source: str, *defines: str) -> Attempt:
                 build(compiler, unit, [*FLAGS, *defines, *threads], path)
             return Attempt(header.open_library(path))
         except subprocess.SubprocessError as error:  # no OpenMP here, or no compiler that works
-            failed = f"the C compiler '{compiler}' fails ({_said(error)}): mend it, or name another one in CC"
+            failed = f"the C compiler '{compiler}' fails ({_first_error(error)}): mend it, or name another one in CC"
         except OSError as error:
             failed = f"{error}: let libraries be written to and run from {path.parent}, or name another folder in "
             failed += "SOJOURN_CACHE"
@@ -88,16 +89,16 @@ def _attempt(source: str, *defines: str) -> Attempt:
     return Attempt(None, failed)
 
 
-def _said(error: subprocess.SubprocessError) -> str:
-    """Returns what a compiler that failed said first of an error, on one line."""
+def _first_error(error: subprocess.SubprocessError) -> str:
+    """Returns the first error message of a compiler that failed, on one line."""
     lines = (getattr(error, "stderr", None) or b"").decode(errors="replace").splitlines()
     errors = [line for line in lines if "error" in line.lower()] or lines or [str(error)]
     return errors[0].strip()[:200]
 
 
 def build(compiler: str, unit: str, options: Sequence[str], path: Path) -> None:
-    """Compiles and links in two steps: OpenMP's functions stay undefined, so that those which torch has loaded are
-    used."""
+    """Compiles and links in two steps, and leaves OpenMP's functions undefined, so that those of the runtime which
+    torch has loaded are used."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         source, compiled_object, linked = (Path(folder) / f"kernel{suffix}" for suffix in (".c", ".o", ".so"))
@@ -115,8 +116,9 @@ def _accepts(compiler: str, flag: str) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-def _processor() -> str:
-    """Returns what this processor can do: several machines may share a cache folder."""
+def _processor_features() -> str:
+    """Returns the features of this processor, on which the machine code depends: several machines may share a cache
+    folder."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else []
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
@@ -126,10 +128,10 @@ def _processor() -> str:
 def openmp() -> Any:
     """Returns the OpenMP runtime that torch has loaded, and makes its symbols visible to the kernels: two runtimes
     would compete for the cores."""
-    return loaded("gomp", "libomp", "libiomp", mode=ctypes.RTLD_GLOBAL)
+    return loaded_library("gomp", "libomp", "libiomp", mode=ctypes.RTLD_GLOBAL)
 
 
-def loaded(*names: str, mode: int = ctypes.DEFAULT_MODE) -> Any:
+def loaded_library(*names: str, mode: int = ctypes.DEFAULT_MODE) -> Any:
     """Returns the first library of this process whose path contains one of the names, or None."""
     maps = Path("/proc/self/maps")
     for line in maps.read_text().splitlines() if maps.exists() else []:

@@ -7,7 +7,7 @@
 
 #include <sched.h>
 
-#define SPINS 4000 /* how often a thread looks whether a phase is finished before it yields its core */
+#define SPINS 4000 /* how often a waiting thread checks a phase before it yields its core */
 
 /* Returns the number of the phase's next task, or -1 if all are taken. */
 static inline int64_t take(struct Phase *phase, int64_t count)
@@ -18,8 +18,8 @@ static inline int64_t take(struct Phase *phase, int64_t count)
 
 static inline void finish(struct Phase *phase) { __atomic_fetch_add(&phase->done, 1, __ATOMIC_RELEASE); }
 
-/* Waits until the phase's tasks are done. It waits for tasks, not for threads: a thread that comes late finds its work
-   done by the others. */
+/* Waits until the phase's tasks are done. It waits for tasks, not for threads: where a thread comes late, the others
+   have done its share. */
 static void wait_for(struct Phase *phase, int64_t count)
 {
     for (int spins = 0; __atomic_load_n(&phase->done, __ATOMIC_ACQUIRE) < count; spins++)
@@ -40,7 +40,7 @@ static inline void rotate_row(float *row, int64_t heads, const float *cosines, c
     }
 }
 
-/* Returns one over the root mean square. */
+/* Returns 1 / rms(x), by which an RMS norm scales its input. */
 static inline float inverse_rms(const float *x, int64_t size, float eps)
 {
     float squares = 0;
@@ -64,7 +64,8 @@ struct ProductTask {
     int64_t row, rows, panel, stop;
 };
 
-/* How threads divide a product: into blocks of rows, each in `spans` tasks of `size` panels; `count` tasks in all. */
+/* The tasks into which threads divide a product: the rows form `blocks` blocks, and each block is computed in `spans`
+   tasks of at most `size` panels; there are `count` tasks in all. */
 struct ProductPlan {
     int64_t rows, blocks, panels, size, spans, count;
 };
@@ -76,6 +77,7 @@ static struct ProductPlan plan_product(int64_t rows, int64_t outputs, int64_t th
     return (struct ProductPlan){rows, blocks, panels, size, spans, blocks * spans};
 }
 
+/* Takes the phase's next task. Returns 0 if all are taken. */
 static inline int next_task(struct Phase *phase, const struct ProductPlan *plan, struct ProductTask *task)
 {
     int64_t number = take(phase, plan->count);
@@ -140,6 +142,7 @@ static void rms_norm(struct Phase *phase, const struct Model *model, const float
     wait_for(phase, count);
 }
 
+/* Applies an RMS norm to each head in place; does nothing without a weight. */
 static void norm_heads(float *row, int64_t heads, const float *weight, float eps)
 {
     for (int64_t head = 0; weight && head < heads; head++) {
@@ -149,6 +152,7 @@ static void norm_heads(float *row, int64_t heads, const float *weight, float eps
     }
 }
 
+/* Rounds a token's key and value to `real` and stores them in the cache. */
 static void store_rounded(const float *key, const float *value, const struct Layer *layer, int64_t slot, int last)
 {
     real k[KEY], v[VALUE];
@@ -159,7 +163,8 @@ static void store_rounded(const float *key, const float *value, const struct Lay
     store_one(k, v, layer->keys, layer->values, slot, last);
 }
 
-/* Adds biases to queries, keys and values, normalises and rotates queries and keys, and stores keys and values. */
+/* Adds biases to queries, keys and values, normalises queries and keys, applies rotary positions to them, and stores
+   keys and values in the cache. */
 static void qkv_rope(struct Phase *phase, const struct Model *model, const struct Layer *layer, const struct Step *step)
 {
     int64_t task, rotated = model->heads + model->kv_heads, size = rotated * KEY + model->kv_heads * VALUE;
@@ -181,8 +186,8 @@ static void qkv_rope(struct Phase *phase, const struct Model *model, const struc
     wait_for(phase, count);
 }
 
-/* Attention of all rows or, where `logit_rows` is given, of those alone: their hidden states are copied to
-   `step->last_hidden`, with which the last layer goes on. */
+/* Computes the attention of all rows or, where `logit_rows` is given, of those rows alone. In the second case their
+   hidden states are copied to `step->last_hidden`, from which the rest of the last layer is computed. */
 static void layer_attention(struct Phase *phase, int64_t threads, const struct Model *model, const struct Layer *layer,
                             const struct Step *step, const int64_t *logit_rows)
 {
@@ -220,7 +225,8 @@ static void embed(struct Phase *phase, const struct Model *model, const struct S
     wait_for(phase, count);
 }
 
-/* Runs one thread's part of a step, which has DECODER_LAYER_PHASES for each layer and DECODER_OTHER_PHASES. */
+/* Runs one thread's part of a step, which has DECODER_LAYER_PHASES phases for each layer and DECODER_OTHER_PHASES
+   others. */
 static void decode_thread(int64_t threads, const struct Model *model, const struct Step *step)
 {
     int64_t qkv = (model->heads + model->kv_heads) * KEY + model->kv_heads * VALUE, rows = step->rows;
@@ -256,7 +262,7 @@ void decoder_forward(const struct Model *model, const struct Step *step, int64_t
     decode_thread(threads, model, step);
 }
 
-/* Packs a weight (outputs, depth) into panels, of which its outputs are those from `first_output` on. */
+/* Packs a weight (outputs, depth) into panels; output o of the weight becomes output first_output + o of the panels. */
 void pack_weight(const real *weight, int64_t outputs, int64_t depth, real *panels, int64_t first_output)
 {
     int64_t first = first_output / PANEL, stop = ceil_div(first_output + outputs, PANEL);

@@ -1,5 +1,5 @@
-/* What a layer of the trainer computes between its matrix products, forward and backward, in fp32: attention over a
-   tree, norms, gates and rotary positions. Every sum has one order on however many threads. */
+/* Computes what a layer of the trainer needs between its matrix products, forward and backward, in fp32: attention over
+   a tree, norms, gates and rotary positions. The order of every sum does not depend on the number of threads. */
 
 #include "tree_attention.c"
 

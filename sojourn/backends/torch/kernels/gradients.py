@@ -1,7 +1,7 @@
 """The trainer's kernel as differentiable functions in fp32 on a CPU: tree attention, norms, gates and rotary positions.
 
-Torch needs many passes over memory for these, and computes scores that a mask then hides; the kernel needs one pass.
-Its sums have one order on however many threads. Where there is no compiler, `load` returns None.
+Torch needs many passes over memory for these, and computes scores that are then masked; the kernel needs one pass. The
+order of its sums does not depend on the number of threads. Where there is no compiler, `load` returns None.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
 
-from sojourn.backends.torch.kernels import compiler, kernel
+from sojourn.backends.torch.kernels import compiler
 from sojourn.backends.torch.kernels.header import constants, header
+from sojourn.backends.torch.kernels.kernel import scratch as scratch_memory
 from sojourn.batch.share import Tree
 
 STRIDES = ("query_row", "query_head", "key_row", "key_head", "value_row", "value_head")  # fields of the C structure
 
 
 class BlockMask(NamedTuple):
-    """Says which blocks of queries see which panels of keys in a tree, under one window, as the kernel reads it."""
+    """Says which blocks of queries attend to which panels of keys in a tree, under one window, as the kernel reads
+    it."""
 
     nodes: int
     window: int  # 0: none
-    tiles: int  # blocks of queries by panels of keys in which any see each other
+    tiles: int  # the number of tiles (query block, key panel) that are not masked out
     subtree_ends: torch.Tensor  # of nodes, padded to whole panels
     positions: torch.Tensor  # of nodes, padded to whole panels
     query_nodes: torch.Tensor  # (Q,)
@@ -39,8 +41,8 @@ class BlockMask(NamedTuple):
         return header().new("struct Tree *", sizes | pointers | fields)
 
 
-class Gradients:
-    """The compiled functions for heads of one shape, whose keys are of `key` numbers."""
+class TrainerKernel:
+    """The compiled functions for heads of one shape, as differentiable functions; `key` is the size of a key."""
 
     def __init__(self, library: Any, key: int) -> None:
         self.c, self.key = library, key
@@ -91,17 +93,17 @@ class Gradients:
 
 
 @cache
-def load(key: int, value: int, repeats: int) -> Gradients | None:
+def load(key: int, value: int, repeats: int) -> TrainerKernel | None:
     """Returns the kernel for heads of these sizes, `repeats` query heads for each key head, or None."""
     library = compiler.compiled("gradients", *compiler.head_sizes(key, value, repeats))
-    return None if library is None else Gradients(library, key)
+    return None if library is None else TrainerKernel(library, key)
 
 
 class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        gradients: Gradients,
+        kernel: TrainerKernel,
         mask: BlockMask,
         scale: float,
         query: torch.Tensor,
@@ -110,12 +112,12 @@ class _Attend(torch.autograd.Function):
     ) -> torch.Tensor:
         heads, rows = query.shape[1], (query, key, value)
         strides = dict(zip(STRIDES, (stride for t in rows for stride in t.stride()[:2]), strict=True))
-        ctx.gradients, ctx.mask = gradients, mask  # the structure points to the mask's tensors
+        ctx.kernel, ctx.mask = kernel, mask  # the structure points to the mask's tensors
         ctx.tree = mask.tree(heads=heads, kv_heads=key.shape[1], scale=scale, **strides)
         out = query.new_empty(len(query), heads, value.shape[-1])
-        log_sums = query.new_zeros(heads, -(-len(query) // gradients.panel) * gradients.panel)
+        log_sums = query.new_zeros(heads, -(-len(query) // kernel.panel) * kernel.panel)
         scratch = _scratch(ctx, backward=False)
-        gradients.c.tree_attention_forward(ctx.tree, *_addresses(*rows, out, log_sums, scratch))
+        kernel.c.tree_attention_forward(ctx.tree, *_addresses(*rows, out, log_sums, scratch))
         ctx.save_for_backward(*rows, out, log_sums)
         return out
 
@@ -124,17 +126,19 @@ class _Attend(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         saved, grad, scratch = ctx.saved_tensors, grad.contiguous(), _scratch(ctx, backward=True)
         grads = [t.new_empty(t.shape) for t in saved[:3]]
-        ctx.gradients.c.tree_attention_backward(ctx.tree, *_addresses(*saved, grad, *grads, scratch))
+        ctx.kernel.c.tree_attention_backward(ctx.tree, *_addresses(*saved, grad, *grads, scratch))
         return None, None, None, *grads
 
 
 class _Norm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, gradients: Gradients, hidden: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    def forward(
+        ctx: Any, kernel: TrainerKernel, hidden: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> torch.Tensor:
         out, scales = torch.empty_like(hidden), hidden.new_empty(hidden.shape[:-1])
         addresses = _addresses(hidden, None, weight, None, out, scales)
-        gradients.c.rms_norm_forward(*addresses, scales.numel(), hidden.shape[-1], eps)
-        ctx.gradients = gradients
+        kernel.c.rms_norm_forward(*addresses, scales.numel(), hidden.shape[-1], eps)
+        ctx.kernel = kernel
         ctx.save_for_backward(hidden, weight, scales)
         return out
 
@@ -148,12 +152,17 @@ class _Norm(torch.autograd.Function):
 class _AddNorm(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, gradients: Gradients, hidden: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+        ctx: Any,
+        kernel: TrainerKernel,
+        hidden: torch.Tensor,
+        residual: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         total, out, scales = torch.empty_like(hidden), torch.empty_like(hidden), hidden.new_empty(hidden.shape[:-1])
         addresses = _addresses(hidden, residual, weight, total, out, scales)
-        gradients.c.rms_norm_forward(*addresses, scales.numel(), hidden.shape[-1], eps)
-        ctx.gradients = gradients
+        kernel.c.rms_norm_forward(*addresses, scales.numel(), hidden.shape[-1], eps)
+        ctx.kernel = kernel
         ctx.save_for_backward(total, weight, scales)
         return total, out
 
@@ -168,10 +177,10 @@ class _AddNorm(torch.autograd.Function):
 
 class _SiluGate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, gradients: Gradients, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, kernel: TrainerKernel, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         out = torch.empty_like(gate)
-        gradients.c.silu_gate_forward(*_addresses(gate, up, out), gate.numel())
-        ctx.gradients = gradients
+        kernel.c.silu_gate_forward(*_addresses(gate, up, out), gate.numel())
+        ctx.kernel = kernel
         ctx.save_for_backward(gate, up)
         return out
 
@@ -180,24 +189,24 @@ class _SiluGate(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         gate, up = ctx.saved_tensors
         gate_grad, up_grad, grad = torch.empty_like(gate), torch.empty_like(up), grad.contiguous()
-        ctx.gradients.c.silu_gate_backward(*_addresses(gate, up, grad, gate_grad, up_grad), gate.numel())
+        ctx.kernel.c.silu_gate_backward(*_addresses(gate, up, grad, gate_grad, up_grad), gate.numel())
         return None, gate_grad, up_grad
 
 
 class _Rotate(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, gradients: Gradients, heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor
+        ctx: Any, kernel: TrainerKernel, heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor
     ) -> torch.Tensor:
-        ctx.gradients = gradients
+        ctx.kernel = kernel
         ctx.save_for_backward(cosines, sines)
-        return _rotate(gradients, heads, cosines, sines, 1)
+        return _rotate(kernel, heads, cosines, sines, 1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         cosines, sines = ctx.saved_tensors
-        return None, _rotate(ctx.gradients, grad.contiguous(), cosines, sines, -1), None, None
+        return None, _rotate(ctx.kernel, grad.contiguous(), cosines, sines, -1), None, None
 
 
 def _addresses(*tensors: torch.Tensor | None) -> list[int]:
@@ -205,7 +214,7 @@ def _addresses(*tensors: torch.Tensor | None) -> list[int]:
 
 
 def _scratch(ctx: Any, *, backward: bool) -> torch.Tensor:
-    return kernel.scratch(ctx.gradients.c.tree_scratch_size(ctx.tree, backward))
+    return scratch_memory(ctx.kernel.c.tree_scratch_size(ctx.tree, backward))
 
 
 def _norm_backward(
@@ -218,13 +227,13 @@ def _norm_backward(
     blocks = -(-rows // constants()["NORM_GRAD_ROWS"])
     sums = total.new_empty(blocks, size) if weight_needs_grad else None
     addresses = _addresses(total, weight, scales, grad, total_grad, input_grad, sums)
-    ctx.gradients.c.rms_norm_backward(*addresses, rows, size)
+    ctx.kernel.c.rms_norm_backward(*addresses, rows, size)
     return input_grad, None if sums is None else sums.sum(0)
 
 
 def _rotate(
-    gradients: Gradients, heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor, sign: int
+    kernel: TrainerKernel, heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor, sign: int
 ) -> torch.Tensor:
     out = torch.empty_like(heads)
-    gradients.c.rotate_rows(*_addresses(heads, out), *heads.shape[:2], *_addresses(cosines, sines), sign)
+    kernel.c.rotate_rows(*_addresses(heads, out), *heads.shape[:2], *_addresses(cosines, sines), sign)
     return out

@@ -16,7 +16,7 @@ from sojourn.backends.torch.kernels.cache import Layer, Shape
 
 
 class Rows(NamedTuple):
-    """Single tokens that attend, each to the first `lengths` tokens of its context."""
+    """Tokens that attend one by one, each to the first `lengths` tokens of its context."""
 
     page_tables: torch.Tensor  # (contexts, pages)
     contexts: torch.Tensor  # (R,) rows of `page_tables`
@@ -66,7 +66,7 @@ class Kernel:
         return torch.zeros(-(-outputs // self._panel_width), inputs, self._panel_width, dtype=self.dtype)
 
     def pack(self, weight: torch.Tensor, panels: torch.Tensor, first_output: int) -> None:
-        """Writes a weight (outputs, inputs) into panels, of which its outputs are those from `first_output` on."""
+        """Packs a weight (outputs, inputs) into panels, as their outputs from `first_output` on."""
         weight = weight.contiguous()
         self._c.pack_weight(weight.data_ptr(), *weight.shape, panels.data_ptr(), first_output)
 
@@ -90,7 +90,8 @@ def load(shapes: Sequence[Shape], heads: int, dtype: torch.dtype, device: torch.
 
 
 def scratch(size: int) -> torch.Tensor:
-    """Returns memory of this thread for one call, kept for the next call: the system must find and clear new memory."""
+    """Returns scratch memory for one call, which this thread reuses for the next: new memory must first be cleared by
+    the system."""
     if getattr(_kept, "scratch", None) is None or len(_kept.scratch) < size:
         _kept.scratch = torch.empty(size)
     return _kept.scratch

@@ -2,14 +2,15 @@
    constants that both need. C includes this file; Python reads it with cffi, whose parser knows no preprocessor: no
    directive may stand here.
 
-   In C, `real` is the type of a model's weights, keys and values: bf16 with REAL16, else fp32. In Python every pointer
-   to numbers is the address as an integer, and 0 where a pointer may be missing. Shapes are in C order. */
+   In C, `real` is the type of a model's weights, keys and values: bf16 with REAL16, else fp32. KEY and VALUE are the
+   sizes of a head's keys and values. In Python every pointer to numbers is the address as an integer, and 0 where a
+   pointer may be missing. Shapes are in C order. */
 
 enum Constants {
     DECODER_LAYER_PHASES = 8, /* phases of a decoder's step for each layer */
-    DECODER_OTHER_PHASES = 3, /* and those for the embeddings, the last norm and the logits */
-    QUERY_BLOCK_PANELS = 3,   /* panels whose nodes are one block of queries in tree attention */
-    NORM_GRAD_ROWS = 64,      /* rows whose gradients to a norm's weight are added up together */
+    DECODER_OTHER_PHASES = 3, /* further phases: the embeddings, the last norm, the logits */
+    QUERY_BLOCK_PANELS = 3,   /* size of a block of queries in tree attention, in panels */
+    NORM_GRAD_ROWS = 64,      /* rows whose gradients to a norm's weight are summed together */
 };
 
 /* Returns one of the sizes, offsets and constants of this file as the compiler sees them; `header.py` generates it. */
@@ -35,15 +36,15 @@ struct Model {
     float norm_eps, attention_scale;
 };
 
-/* How many tasks of a phase were taken so far, and how many are done. */
+/* A phase of a step: a count of tasks that threads have taken so far, and a count of those that are done. */
 struct Phase {
     int64_t taken, done;
 };
 
 /* One step of a decoder over `rows` tokens. Each has its id, its slot in the cache, its context's row in `page_tables`
    (contexts, pages), the length of that context up to itself, and its position in `cosines` and `sines` (positions,
-   KEY). Logits are computed for the `logit_count` rows in `logit_rows`. What follows `sines` is scratch memory for
-   `rows` rows, but `logits` (logit_count, vocab_size) and `phases`. */
+   KEY). Logits are computed for the `logit_count` rows in `logit_rows`. The pointers after `sines` are scratch memory
+   for `rows` rows, except the output `logits` (logit_count, vocab_size) and `phases`. */
 struct Step {
     int64_t rows, logit_count, pages;
     const int64_t *tokens, *slots, *page_tables, *contexts, *lengths, *logit_rows, *positions;
@@ -68,10 +69,11 @@ void sample_tokens(const float *logits, int64_t rows, int64_t vocab_size, const 
                    const double *uniforms, int64_t *tokens, double *logprobs);
 
 /* Attention over a tree of nodes in depth-first order. `query_nodes` are the nodes whose attention is computed,
-   ascending; queries, outputs and their gradients have a row for each. Node t is seen by the nodes from t to
-   subtree_ends[t] and, under a `window` that is not 0, by those fewer than `window` positions later. `subtree_ends` and
-   `positions` are padded to a whole panel, with ends of 0. `tree_block_mask` fills in `block_mask` and `tile_index`
-   (query blocks, key panels); it returns `tiles`. The strides are from row to row and from head to head. */
+   ascending; queries, outputs and their gradients have a row for each. Node q attends to node t if t <= q <
+   subtree_ends[t], so that t is q or one of its ancestors, and, where `window` is not 0, if q lies fewer than `window`
+   positions after t. `subtree_ends` and `positions` are padded with zeros to a whole panel. `tree_block_mask` fills in
+   `block_mask` and `tile_index` (query blocks, key panels); it returns `tiles`, the number of tiles that are not masked
+   out. The strides are from row to row and from head to head. */
 struct Tree {
     int64_t nodes, queries, heads, kv_heads, window, tiles;
     int64_t query_row, query_head, key_row, key_head, value_row, value_head;

@@ -1,4 +1,5 @@
-/* Attention of single tokens over the pages of a cache, and storing keys and values there, without temporary tensors.
+/* Computes the attention of single tokens over a paged cache, and stores keys and values there, without temporary
+   tensors.
 
    Compiled for one model: REAL16 where numbers are bf16, KEY and VALUE (the sizes of a head), REPEATS (query heads for
    each key head), PAGE (tokens). `cache_tokens`, the size of the cache, is a multiple of PAGE. Rows are independent of
@@ -11,7 +12,7 @@
 #endif
 
 #define COLUMNS(size) ((size + PANEL - 1) / PANEL)
-#define GROUP_ROWS 8 /* rows that read a page while it is in the cache */
+#define GROUP_ROWS 8 /* rows that read a page while it is in the processor's cache */
 #define GROUP_QUERIES (GROUP_ROWS * REPEATS)
 #define PADDED_VALUE (COLUMNS(VALUE) * PANEL)
 
@@ -23,7 +24,7 @@ struct Row {
     real *out;
 };
 
-/* The state of all queries of a group of rows: `sums` are of values, by their weights so far. */
+/* The online softmax of all queries of a group of rows; `sums` are the weighted sums of the values so far. */
 struct Attention {
     real queries[GROUP_QUERIES * KEY], weights[GROUP_QUERIES * PAGE];
     float scores[GROUP_QUERIES * PAGE], sums[GROUP_QUERIES * PADDED_VALUE];
@@ -44,7 +45,7 @@ static void page_product(int64_t count, const real *x, int64_t x_stride, const r
         }
 }
 
-/* Takes one page into the attention of consecutive rows that share it: of row i, the page's tokens from begin[i] to
+/* Adds one page to the attention of consecutive rows that share it; row i attends to the page's tokens from begin[i] to
    end[i]. */
 static void attend_page(struct Attention *state, int64_t row, int64_t rows, const real *keys, const real *values,
                         const int *begin, const int *end, float scale, float softcap)
@@ -71,7 +72,7 @@ static void attend_page(struct Attention *state, int64_t row, int64_t rows, cons
                  VALUE, 1);
 }
 
-/* Prefetches a page that is read next: the processor cannot foresee where pages lie. */
+/* Prefetches the page that is read next, whose address the processor cannot predict. */
 static inline void prefetch_page(const real *numbers, int64_t count)
 {
     for (int64_t n = 0; n < count; n += 64 / sizeof(real))
@@ -133,9 +134,9 @@ static inline int64_t group_rows(int64_t rows, int64_t kv_heads, int64_t threads
     return count < 1 ? 1 : count > GROUP_ROWS ? GROUP_ROWS : count;
 }
 
-/* Row i attends to the first lengths[i] tokens of the context whose pages are page_tables[contexts[i]] and, where
-   `window` is not 0, only to the last `window` of those. Queries are (rows, heads, KEY) by strides, out is (rows,
-   heads, VALUE). */
+/* Computes paged attention. Row i attends to the first lengths[i] tokens of the context whose pages are
+   page_tables[contexts[i]] and, where `window` is not 0, only to the last `window` of those. Queries are (rows, heads,
+   KEY) by strides, out is (rows, heads, VALUE). */
 void paged_attention(const float *query, int64_t row_stride, int64_t head_stride, real *out, const real *keys,
                      const real *values, int64_t cache_tokens, int64_t rows, int64_t kv_heads,
                      const int64_t *page_tables, int64_t pages, const int64_t *contexts, const int64_t *lengths,
@@ -164,8 +165,9 @@ void paged_attention(const float *query, int64_t row_stride, int64_t head_stride
 }
 
 /* Stores a token's key and value of one head in their slot. Within a page, keys lie side by side (KEY, PAGE) and values
-   one after another (PAGE, VALUE); PAIR numbers that are summed up together lie next to each other. The number that
-   would be paired with the `last` token's value is read with weight 0: it becomes 0, as it might not be finite. */
+   one after another (PAGE, VALUE); PAIR numbers that are summed up together lie next to each other. Where
+   the `last` token is the first of a pair, the value beside its own is read with weight 0; it is set to 0 here, as what
+   was in memory might not be finite. */
 static inline void store_one(const real *key, const real *value, real *keys, real *values, int64_t slot, int last)
 {
     int64_t at = slot % PAGE;
@@ -178,7 +180,7 @@ static inline void store_one(const real *key, const real *value, real *keys, rea
         v[d * PAIR + 1] = 0;
 }
 
-/* Whether the next row is not in the slot after row `r`'s. */
+/* Returns whether no row follows row `r` in the next slot. */
 static inline int is_last(const int64_t *slots, int64_t r, int64_t rows)
 {
     return r + 1 == rows || slots[r + 1] != slots[r] + 1;

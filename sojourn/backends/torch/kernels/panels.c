@@ -51,7 +51,8 @@ static inline real to_real(float f) { return f; }
 #define PANELS_PER_TASK 6 /* panels that a thread takes at once, at most: it prefetches the next of them in time */
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4)));
 
-/* A `term` holds the PAIR inputs of one row that `add_product` takes at once; `terms` hold them for LANES outputs. */
+/* A `term` holds the PAIR inputs of one row that `add_product` multiplies at once; `terms` hold the weights of PAIR
+   inputs for LANES outputs. */
 #ifdef REAL16
 #define PAIR 2
 typedef uint32_t term;
@@ -74,24 +75,24 @@ static inline vec add_product(vec sum, term x, terms w) { return sum + x * w; }
 static inline int64_t ceil_div(int64_t count, int64_t size) { return (count + size - 1) / size; }
 static inline int64_t min64(int64_t one, int64_t other) { return one < other ? one : other; }
 
-/* The offset in a panel of the weight from input `d` to output `o`. */
+/* Returns the offset in a panel of the weight from input `d` to output `o`. */
 static inline int64_t panel_offset(int64_t d, int64_t o) { return (d - d % PAIR) * PANEL + o * PAIR + d % PAIR; }
 
 /* Computes y = x w, or y += x w with `accumulate`, over `depth` inputs, for `rows` rows (a constant, once inlined) and
    one panel. Consecutive inputs of x are `x_step` apart and its rows `x_stride`; inputs of w are `w_stride` apart, rows
-   of y `y_stride`. The sum begins at 0, so that a large y costs it no digits. Prefetches from `next`, `hop` numbers for
-   each input, where it is given. */
+   of y `y_stride`. The sum begins at 0 and is added to y last, so that it loses no precision to a large y. Where `next`
+   is given, memory from there on is prefetched, `next_step` numbers for each input. */
 static inline __attribute__((always_inline)) void tile_product(int rows, const real *x, int64_t x_stride,
                                                                int64_t x_step, const real *w, int64_t w_stride,
                                                                int64_t depth, float *y, int64_t y_stride,
-                                                               int accumulate, const real *next, int64_t hop)
+                                                               int accumulate, const real *next, int64_t next_step)
 {
     vec sum[TILE_ROWS][2];
     for (int r = 0; r < rows; r++)
         sum[r][0] = sum[r][1] = (vec){0};
     for (int64_t d = 0; d < depth; d += PAIR) {
         if (next)
-            __builtin_prefetch(next + d * hop, 0, 2);
+            __builtin_prefetch(next + d * next_step, 0, 2);
         terms low = *(const terms *)(w + d * w_stride), high = *(const terms *)(w + d * w_stride + LANES * PAIR);
         for (int r = 0; r < rows; r++) {
             term one;
@@ -107,19 +108,20 @@ static inline __attribute__((always_inline)) void tile_product(int rows, const r
         }
 }
 
-/* The same for a number of rows that is not a constant. The compiler may not clone it for a known depth: the clone's
-   sums would have another order. */
+/* Calls `tile_product` for a number of rows that is not a constant. The compiler may not clone this function for a
+   known depth: the clone would add its terms in another order. */
 #if defined __GNUC__ && !defined __clang__
 __attribute__((noclone))
 #endif
 __attribute__((noinline)) static void tile_products(int rows, const real *x, int64_t x_stride, int64_t x_step,
                                                     const real *w, int64_t w_stride, int64_t depth, float *y,
-                                                    int64_t y_stride, int accumulate, const real *next, int64_t hop)
+                                                    int64_t y_stride, int accumulate, const real *next,
+                                                    int64_t next_step)
 {
 #define CASE(n)                                                                                                        \
     case n:                                                                                                            \
         if (next)                                                                                                      \
-            tile_product(n, x, x_stride, x_step, w, w_stride, depth, y, y_stride, accumulate, next, hop);              \
+            tile_product(n, x, x_stride, x_step, w, w_stride, depth, y, y_stride, accumulate, next, next_step);        \
         else                                                                                                           \
             tile_product(n, x, x_stride, x_step, w, w_stride, depth, y, y_stride, accumulate, 0, 0);                   \
         break;
@@ -131,23 +133,23 @@ __attribute__((noinline)) static void tile_products(int rows, const real *x, int
     }
 }
 
-/* Multiplies all rows of a block with one panel; with `prefetch` it fetches the next panel meanwhile, evenly, as memory
-   would otherwise rest. Rows of x lie one after another or, where they are `transposed`, in groups of at most TILE_ROWS
-   whose numbers for one input lie side by side. */
+/* Multiplies all rows of a block with one panel. With `prefetch` the next panel is prefetched meanwhile, evenly spread
+   over the products, as memory would otherwise be idle. Rows of x lie one after another or, where they are
+   `transposed`, in groups of at most TILE_ROWS whose numbers for one input lie side by side. */
 static void panel_product(const real *x, int transposed, int64_t rows, int64_t depth, const real *w, float *y,
                           int64_t y_stride, int accumulate, int prefetch)
 {
     int64_t depth_block = ceil_div(depth, ceil_div(depth, DEPTH_BLOCK)), groups = ceil_div(rows, TILE_ROWS);
-    int64_t hop = ceil_div(PANEL, groups);
+    int64_t next_step = ceil_div(PANEL, groups);
     depth_block += depth_block % PAIR;
     for (int64_t k = 0; k < depth; k += depth_block) {
         int64_t d = min64(depth - k, depth_block);
         for (int64_t g = 0; g < groups; g++) {
             int64_t begin = g * rows / groups, end = (g + 1) * rows / groups;
-            const real *next = prefetch || k + d < depth ? w + (k + d) * PANEL + g * d * hop : 0;
+            const real *next = prefetch || k + d < depth ? w + (k + d) * PANEL + g * d * next_step : 0;
             int64_t x_stride = transposed ? PAIR : depth, x_step = transposed ? end - begin : 1;
             tile_products((int)(end - begin), x + begin * depth + k * x_step, x_stride, x_step, w + k * PANEL, PANEL, d,
-                          y + begin * y_stride, y_stride, accumulate || k, next, hop);
+                          y + begin * y_stride, y_stride, accumulate || k, next, next_step);
         }
     }
 }

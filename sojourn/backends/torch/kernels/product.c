@@ -1,11 +1,11 @@
-/* The trainer's matrix product. Both sides are fp32 and converted to `real`; sums are fp32, each of its terms in one
-   order on however many threads. */
+/* The trainer's matrix product. Both sides are fp32 and converted to `real`; sums are fp32, and the order of
+   their terms does not depend on the number of threads. */
 
 #include "panels.c"
 
 #define L2_BYTES 786432        /* bytes of a block of rows that stay in the L2 cache */
-#define PART 4096              /* rows, and outputs, that are packed at once, at most */
-#define MAX_SERIAL_OPS 1000000 /* products that one thread computes as fast as several */
+#define PART 4096              /* the most rows, and the most outputs, that are packed at once */
+#define MAX_SERIAL_OPS 1000000 /* multiplications that one thread does as fast as several threads */
 
 /* A matrix, with the strides from row to row and from column to column. */
 struct Matrix {
@@ -16,9 +16,9 @@ struct Matrix {
 /* Rounds up to whole terms: an odd depth is padded with 0 where a term is a pair. */
 static int64_t whole_terms(int64_t depth) { return depth + depth % PAIR; }
 
-/* Makes terms of several numbers and, where a term is a pair, of those of the row below them: zeros where `below` is
-   0. */
-static inline void join_rows(const float *x, const float *below, term *to, int64_t count)
+/* Converts `count` numbers of a row to terms. Where a term is a pair, each number is interleaved with that of the row
+   `below`, or with 0 where `below` is 0. */
+static inline void interleave_rows(const float *x, const float *below, term *to, int64_t count)
 {
     int64_t n = 0;
 #ifdef REAL16
@@ -67,8 +67,8 @@ static void pack_panel(struct Matrix b, int64_t depth, int64_t outputs, int64_t 
         memset(to, 0, terms * PANEL * sizeof(term));
     if (b.column == 1) {
         for (int64_t t = 0; t < terms; t++)
-            join_rows(from + t * PAIR * b.row, t * PAIR + 1 < depth ? from + (t * PAIR + 1) * b.row : 0, to + t * PANEL,
-                 count);
+            interleave_rows(from + t * PAIR * b.row, t * PAIR + 1 < depth ? from + (t * PAIR + 1) * b.row : 0,
+                            to + t * PANEL, count);
         return;
     }
     for (int64_t t = 0; t < terms; t += LANES) {
@@ -97,7 +97,8 @@ static void pack_block(struct Matrix a, int64_t depth, int64_t first, int64_t ro
         const float *x = from + begin;
         term *to_group = (term *)(to + begin * padded);
         for (int64_t d = 0; d < depth; d += PAIR)
-            join_rows(x + d * a.column, d + 1 < depth ? x + (d + 1) * a.column : 0, to_group + d / PAIR * count, count);
+            interleave_rows(x + d * a.column, d + 1 < depth ? x + (d + 1) * a.column : 0, to_group + d / PAIR * count,
+                            count);
     }
 }
 
@@ -113,8 +114,8 @@ int64_t matmul_scratch_size(int64_t rows, int64_t depth, int64_t outputs)
     return slice_depth(depth) * (min64(rows, PART) + ceil_div(min64(outputs, PART), PANEL) * PANEL);
 }
 
-/* Computes y = a b for at most PART rows and outputs, by all threads of a team together; rows of y are `y_stride`
-   apart. */
+/* Computes y = a b for at most PART rows and outputs. All threads of an OpenMP team call it together; rows of y are
+   `y_stride` apart. */
 static void matmul_part(struct Matrix a, struct Matrix b, int64_t rows, int64_t depth, int64_t outputs, float *y,
                         int64_t y_stride, real *scratch)
 {

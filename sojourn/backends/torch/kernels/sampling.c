@@ -1,15 +1,17 @@
 /* Sampling of tokens from whole distributions, with the log-probability of what was sampled. Included after
    `vector_math.c`. */
 
-#define FOLD 256 /* weights that are summed up in single precision; the sums of folds are in double precision */
+/* Weights are summed in blocks of this size in single precision; the sums of blocks are added in double precision. */
+#define SUM_BLOCK 256
 
+/* Returns exp(logit / temperature - max), and 0 where that is too small for a float. */
 static inline float weight_of(float logit, float temperature, float max)
 {
     float gap = logit / temperature - max, weight = exponential(gap);
     return gap > -87 ? weight : 0;
 }
 
-static float sum_fold(const float *logits, int64_t count, float temperature, float max)
+static float sum_block(const float *logits, int64_t count, float temperature, float max)
 {
     float sum = 0;
     for (int64_t n = 0; n < count; n++)
@@ -22,17 +24,17 @@ static float sum_fold(const float *logits, int64_t count, float temperature, flo
 static int64_t inverse_cdf(const float *logits, int64_t vocab_size, float temperature, float max, double uniform,
                            double *log_total)
 {
-    int64_t folds = (vocab_size + FOLD - 1) / FOLD, at = 0, last = 0;
-    double sums[folds + 1], total = 0;
+    int64_t blocks = (vocab_size + SUM_BLOCK - 1) / SUM_BLOCK, at = 0, last = 0;
+    double sums[blocks + 1], total = 0;
     sums[0] = 0;
-    for (int64_t n = 0; n < folds; n++)
-        sums[n + 1] = total += sum_fold(logits + n * FOLD, vocab_size - n * FOLD < FOLD ? vocab_size - n * FOLD : FOLD,
-                                        temperature, max);
+    for (int64_t n = 0; n < blocks; n++)
+        sums[n + 1] = total +=
+            sum_block(logits + n * SUM_BLOCK, min64(vocab_size - n * SUM_BLOCK, SUM_BLOCK), temperature, max);
     *log_total = log(total);
-    while (at < folds - 1 && sums[at + 1] <= uniform * total && sums[at + 1] < total)
+    while (at < blocks - 1 && sums[at + 1] <= uniform * total && sums[at + 1] < total)
         at++;
     double sum = sums[at];
-    for (int64_t n = at * FOLD; n < vocab_size && n < (at + 1) * FOLD; n++) {
+    for (int64_t n = at * SUM_BLOCK; n < vocab_size && n < (at + 1) * SUM_BLOCK; n++) {
         float weight = weight_of(logits[n], temperature, max);
         sum += weight;
         if (weight > 0)

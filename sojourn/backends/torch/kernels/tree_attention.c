@@ -1,18 +1,18 @@
-/* Attention over a tree whose nodes are in depth-first order, forward and backward, in fp32.
+/* Computes attention over a tree whose nodes are in depth-first order, forward and backward, in fp32.
 
-   Node t is seen by the nodes from t to subtree_ends[t] and, under a window, by those fewer than `window` positions
-   later. Scores are computed for a tile, a block of queries by a panel of keys, at a time, where any of them see each
-   other. The forward pass keeps none; the backward pass computes them again from each row's logarithm of its sum, and
-   keeps those of some blocks of one head. Every sum has one order on however many threads.
-   (Dao et al. 2022, arXiv:2205.14135, is where blocks, online softmax and recomputed scores are from.) */
+   `struct Tree` says which nodes attend to which. Scores are computed tile by tile (a block of queries by a panel of
+   keys); tiles that are masked out entirely are skipped. The forward pass stores no scores. The backward pass
+   recomputes them, and the weights from each row's log-sum-exp, and stores those of a group of blocks of one head at a
+   time. The order of every sum does not depend on the number of threads. Blocks, the online softmax and recomputation
+   are those of FlashAttention (Dao et al. 2022, arXiv:2205.14135). */
 
 #include "decoder.c"
 
 #define QUERY_BLOCK (QUERY_BLOCK_PANELS * PANEL)
-#define SPAN_PANELS 8 /* panels of keys that are worked on together */
+#define SPAN_PANELS 8 /* the most panels of keys that are processed together */
 #define SPAN (SPAN_PANELS * PANEL)
 
-enum Mask { HIDDEN, PARTIAL, VISIBLE }; /* how many pairs of a tile see each other: none, some, all */
+enum Mask { HIDDEN, PARTIAL, VISIBLE }; /* how many of a tile's queries and keys attend: none, some, or all pairs */
 
 static inline int64_t key_panels(const struct Tree *tree) { return ceil_div(tree->nodes, PANEL); }
 static inline int64_t query_blocks(const struct Tree *tree) { return ceil_div(tree->queries, QUERY_BLOCK); }
@@ -39,7 +39,8 @@ static struct Bounds panel_bounds(const struct Tree *tree, int64_t panel)
     return bounds;
 }
 
-/* Returns how much of a tile is visible, judged by the panel's bounds: PARTIAL may be said of a tile that is not. */
+/* Returns how much of a tile is visible. It is judged by the panel's bounds, so a tile that is HIDDEN or VISIBLE may be
+   called PARTIAL, never the reverse. */
 static enum Mask tile_mask(const struct Tree *tree, int64_t block, struct Bounds keys)
 {
     int64_t window = tree->window ? tree->window : INT64_MAX, any = 0, all = 1;
@@ -52,7 +53,7 @@ static enum Mask tile_mask(const struct Tree *tree, int64_t block, struct Bounds
 }
 
 /* Fills in `block_mask` and, for each tile, the number of tiles before it that are not hidden. Returns the number of
-   all that are not. */
+   all tiles that are not hidden. */
 int64_t tree_block_mask(const struct Tree *tree)
 {
     int64_t panels = key_panels(tree), blocks = query_blocks(tree), count = 0;
@@ -108,9 +109,9 @@ static int64_t packed_size(int64_t nodes, int64_t heads, int64_t size)
 /* Returns how many rows a head's queries take in whole panels. */
 static inline int64_t padded_queries(const struct Tree *tree) { return packed_size(tree->queries, 1, 1); }
 
-/* Rows are packed in two ways. In a node panel PANEL nodes lie side by side, for each number of their rows: a product
-   with it sums over these numbers. In a column panel PANEL numbers lie side by side, for each node: a product with it
-   sums over nodes. */
+/* Rows are packed in two layouts. A node panel (size, PANEL) holds the rows of PANEL nodes, transposed: a product with
+   it sums over the head's size. A column panel (PANEL, PANEL) holds PANEL columns of the rows of PANEL nodes: a product
+   with it sums over nodes. */
 static float *node_panel(const float *packed, int64_t panels, int64_t head, int64_t panel, int64_t size)
 {
     return (float *)packed + (head * panels + panel) * size * PANEL;
@@ -139,7 +140,8 @@ static void pack_column_panel(const float *x, int64_t row, int64_t count, int64_
         memcpy(to + n * PANEL, x + n * row, width * sizeof(float));
 }
 
-/* Packs rows, given by their strides, as node panels, as column panels, or both: where these are not 0. */
+/* Packs rows, given by their strides, as node panels where `by_node` is not 0 and as column panels where `by_column` is
+   not 0. */
 static void pack_rows(const float *x, int64_t row, int64_t head_stride, int64_t nodes, int64_t heads, int64_t size,
                       float *by_node, float *by_column)
 {
@@ -166,7 +168,7 @@ static void span_scores(int64_t rows, const float *x, int64_t x_stride, const fl
                       scores + i * PANEL, SPAN, 0);
 }
 
-/* Adds the sums of the span's rows, by weights (rows, SPAN), to sums (rows, size in whole panels). */
+/* Adds the products of weights (rows, SPAN) and the span's rows to sums (rows, size in whole panels). */
 static void add_weighted_rows(int64_t rows, const float *weights, const float *packed, int64_t panels, int64_t head,
                               const struct Span *span, int64_t size, float *sums)
 {
@@ -175,7 +177,7 @@ static void add_weighted_rows(int64_t rows, const float *weights, const float *p
                       span->count * PANEL, sums + c * PANEL, COLUMNS(size) * PANEL, 1);
 }
 
-/* Sets the scores (rows, SPAN) of pairs that do not see each other to MASKED. */
+/* Sets the scores (rows, SPAN) of masked pairs to MASKED. */
 static void apply_mask(const struct Tree *tree, int64_t start, int64_t rows, const struct Span *span, float *scores)
 {
     for (int64_t i = 0; i < span->count; i++) {
@@ -192,8 +194,8 @@ static void apply_mask(const struct Tree *tree, int64_t start, int64_t rows, con
     }
 }
 
-/* Computes the attention of one head for a block of queries. `log_sums` are logarithms, to the base of 2, of the sums
-   of weights. */
+/* Computes the attention of one head for a block of queries. `log_sums` are the base-2 log-sum-exp of each query's
+   scores. */
 static void attend_block(const struct Tree *tree, const float *query, const float *key, const float *value,
                          float *out, float *log_sums, int64_t head, int64_t block)
 {
@@ -227,8 +229,8 @@ static void attend_block(const struct Tree *tree, const float *query, const floa
 #define TILE (QUERY_BLOCK * PANEL)
 #define GROUP_TILES 256
 
-/* Consecutive blocks whose weights and gradients to scores the backward pass keeps at once, tile by tile (QUERY_BLOCK,
-   PANEL): of at most GROUP_TILES tiles of one head, or of one block. */
+/* Consecutive blocks whose weights and gradients to scores the backward pass stores at the same time, tile by tile
+   (QUERY_BLOCK, PANEL). A group has at most GROUP_TILES tiles of one head, or is a single block. */
 struct Group {
     int64_t first, stop;
 };
@@ -239,6 +241,7 @@ static inline int64_t tiles_before(const struct Tree *tree, int64_t block)
     return block < query_blocks(tree) ? tree->tile_index[block * key_panels(tree)] : tree->tiles;
 }
 
+/* Returns the group that begins with block `first`. */
 static struct Group group_from(const struct Tree *tree, int64_t first)
 {
     struct Group group = {first, min64(first + 1, query_blocks(tree))};
@@ -248,7 +251,7 @@ static struct Group group_from(const struct Tree *tree, int64_t first)
     return group;
 }
 
-/* Where a pass keeps what it packs and computes, in `size` numbers of memory. */
+/* The parts of a pass's scratch memory, `size` numbers in all. */
 struct Scratch {
     float *key_nodes, *value_columns, *key_columns, *value_nodes, *query_columns, *grad_columns, *dots, *weights,
         *score_grads;
@@ -307,8 +310,8 @@ struct Backward {
     struct Scratch scratch;
 };
 
-/* Computes the gradient to a block's queries, and keeps the weights and the gradients to scores of its tiles, which are
-   numbered from `base` on. */
+/* Computes the gradient to a block's queries, and stores the weights and the gradients to scores of its tiles; the tile
+   with index `base` comes first in memory. */
 static void query_gradients(const struct Tree *tree, const struct Backward *backward, float *query_grad, int64_t head,
                             int64_t block, int64_t base)
 {
@@ -380,7 +383,8 @@ static void key_gradients(const struct Tree *tree, const struct Backward *backwa
     }
 }
 
-/* Computes the product of each query's output with its gradient: dots (heads, queries in whole panels). */
+/* Computes the dot product of each query's output and its gradient ("delta" in FlashAttention): dots (heads, queries in
+   whole panels). */
 static void dot_rows(const struct Tree *tree, const float *out, const float *grad, float *dots)
 {
     int64_t size = padded_queries(tree);

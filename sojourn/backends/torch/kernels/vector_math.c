@@ -2,12 +2,12 @@
 
 #include "panels.c"
 
-#define MASKED -1e30f /* the score of a key that is not seen */
-#define LOWEST -1e20f /* a softmax's first maximum: below every score of a key that is seen */
+#define MASKED -1e30f /* the score of a masked key */
+#define LOWEST -1e20f /* the initial maximum of a softmax: below every score that is not masked, above MASKED */
 #define LOG2E 1.44269504f
 
-/* 2^r for r from -1/2 to 1/2, to a relative error of 2e-7: of the polynomials that are 1 at 0, the one of least
-   relative error. */
+/* Approximates 2^r for r from -1/2 to 1/2 to a relative error of 2e-7, the least of a polynomial of this degree that is
+   1 at 0. */
 #define EXP2_POLYNOMIAL(r)                                                                                             \
     (((((1.32647271e-3f * (r) + 9.67151264e-3f) * (r) + 5.55073374e-2f) * (r) + 0.240222421f) * (r) + 0.693146978f) *  \
          (r) +                                                                                                         \
@@ -93,8 +93,8 @@ struct Softmax {
     float max;
 };
 
-/* Turns scores, multiplied by `scale`, into weights and adds them to a row's softmax. Returns the factor by which the
-   weights before must be multiplied, since the maximum may have risen. */
+/* Turns scores, multiplied by `scale`, into weights and adds them to a row's softmax. Returns the factor by which
+   sums under earlier weights must be multiplied, since the maximum may have risen. */
 static inline float online_softmax(const float *scores, real *weights, int64_t count, float scale, struct Softmax *row)
 {
     vec highest = *(const vec *)scores;

@@ -1,6 +1,6 @@
-"""Makes models of GGUF files: converts them once to safetensors in the user's cache, and verifies the result.
+"""Converts models in GGUF files to safetensors, once, in the user's cache, and verifies the result.
 
-Weights are dequantized to fp32, so a converted model is as good as the quantized file, not as the original.
+Weights are dequantized to fp32, so a converted model is as accurate as the quantized file, not as the original.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ def _file(name: str, package: Package, owner: str, file: str) -> Path:
 
 def converted(name: str, files: tuple[Path, ...]) -> Path:
     """Returns the folder in the cache for the conversion of these files, whether or not they have been converted."""
-    return cache() / "models" / f"{name}-{edges(files, f'{CONVERSION}')[:12]}"
+    return cache() / "models" / f"{name}-{digest_of_edges(files, f'{CONVERSION}')[:12]}"
 
 
-def edges(files: tuple[Path, ...], salt: str = "") -> str:
-    """Returns a SHA-256 of the lengths, beginnings and ends of files, which may have gigabytes."""
+def digest_of_edges(files: tuple[Path, ...], salt: str = "") -> str:
+    """Returns a SHA-256 of the lengths, first and last bytes of files, which may be too large to read in full."""
     digest = hashlib.sha256(salt.encode())
     for file in files:
         size = file.stat().st_size
@@ -135,7 +135,7 @@ def _require_gguf(name: str, file: Path) -> None:
 
 
 def _convert(name: str, files: tuple[Path, ...], folder: Path) -> None:
-    """Converts the model. The caller holds the lock, so what other attempts left is from processes that died."""
+    """Converts the model. The caller holds the lock, so the remains of other attempts are of processes that died."""
     LOG.info("converting model '%s' into %s, once", name, folder)
     for left in folder.parent.glob(f"{folder.name}.part-*"):
         shutil.rmtree(left, ignore_errors=True)

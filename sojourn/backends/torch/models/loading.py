@@ -85,7 +85,7 @@ def identity(source: Source) -> str:
         files = tuple(
             sorted(p for p in files[0].iterdir() if p.suffix in (".safetensors", ".json", ".model", ".jinja"))
         )
-    digest = f"sha256 of edges {gguf.edges(files)}"
+    digest = f"sha256 of edges {gguf.digest_of_edges(files)}"
     return f"{gguf.version(source.name)}, {digest}" if source.kind is Kind.PACKAGE else digest
 
 

@@ -45,8 +45,8 @@ zero three four five six seven eight nine ten
 OPENINGS = """
 A An And Answer Go Here I If In It No Now Open Say Shut Take That The There They This To Ways What Yes You Your
 """.split()  # noqa: SIM905
-CONTEXT = 4096
-HEAD = 32
+CONTEXT = 4096  # tokens
+HEAD = 32  # the size of an attention head
 
 
 @dataclass(frozen=True)

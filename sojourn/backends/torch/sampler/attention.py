@@ -1,8 +1,8 @@
-"""Computes the attention of a packed step over cached contexts, through transformers' own attention interface.
+"""Computes the attention of a packed step over a paged cache, through transformers' own attention interface.
 
 One step of the engine is one row of tokens: pieces of many contexts, those of a few tokens first. The model's linear
-layers see the row without padding; here every token attends to the keys and values of its context, whose pages may lie
-anywhere in the cache.
+layers are given the row without padding; here every token attends to the keys and values of its context, whose pages
+may lie anywhere in the cache.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sojourn.backends.torch.sampler.prefix_cache import Context
 from sojourn.errors import ModelError
 
 NAME = "sojourn_engine"
-SHORT = 8  # tokens of a piece, up to which each attends by itself; with the kernel all do
+SHORT = 8  # the most tokens of a short piece, each of which attends alone; with the kernel all tokens attend alone
 
 
 class Piece(NamedTuple):
@@ -38,24 +38,24 @@ class Piece(NamedTuple):
 
 
 class LongPiece(NamedTuple):
-    """A piece whose tokens attend together."""
+    """A piece whose tokens attend in one call, as one block of queries."""
 
     rows: slice  # of the step
-    pages: torch.Tensor  # (1, pages) of its context
+    pages: torch.Tensor  # (1, pages) the numbers of its context's pages
     begin: int  # positions in the context
     end: int
 
 
 @dataclass
 class StepLayout:
-    """Says where every token of a step belongs. Tokens of short pieces attend one by one; without a kernel, these
-    pieces must come first. With a kernel, all tokens attend one by one."""
+    """Maps every token of a step to its context, its position and its slot in the cache. Tokens of short pieces attend
+    one by one; without a kernel, these pieces must come first. With a kernel, all tokens attend one by one."""
 
     cache: KeyValues
     pieces: list[Piece]
     device: torch.device
     kernel: Kernel | None = None
-    counts: np.ndarray = field(init=False)  # (pieces,) of their tokens
+    counts: np.ndarray = field(init=False)  # (pieces,) the number of tokens of each
     length: int = field(init=False)  # tokens of the longest context
     positions: torch.Tensor = field(init=False)  # (N,)
     slots: torch.Tensor = field(init=False)  # (N,) in the cache
@@ -76,37 +76,37 @@ class StepLayout:
         )
 
     @cached_property
-    def short(self) -> int:
+    def short_piece_count(self) -> int:
         """Returns the number of pieces whose tokens attend one by one."""
         return len(self.pieces) if self.kernel is not None else sum(not piece.is_long for piece in self.pieces)
 
     @cached_property
-    def singles(self) -> int:
+    def short_token_count(self) -> int:
         """Returns the number of tokens of the short pieces."""
-        return int(self.counts[: self.short].sum())
+        return int(self.counts[: self.short_piece_count].sum())
 
     @cached_property
     def rows(self) -> Rows:
         """Returns the tokens of the short pieces as rows that attend one by one."""
-        pages = -(-max(piece.end for piece in self.pieces[: self.short]) // PAGE)
-        tables = self._page_tables[: self.short, :pages].contiguous()
-        return Rows(tables, self._contexts[: self.singles], self.positions[: self.singles] + 1)
+        pages = -(-max(piece.end for piece in self.pieces[: self.short_piece_count]) // PAGE)
+        tables = self._page_tables[: self.short_piece_count, :pages].contiguous()
+        return Rows(tables, self._contexts[: self.short_token_count], self.positions[: self.short_token_count] + 1)
 
     @cached_property
-    def long(self) -> list[LongPiece]:
-        out, row = [], self.singles
-        for context, begin, end in self.pieces[self.short :]:
+    def long_pieces(self) -> list[LongPiece]:
+        out, row = [], self.short_token_count
+        for context, begin, end in self.pieces[self.short_piece_count :]:
             pages = torch.from_numpy(context.table[None, : -(-end // PAGE)]).to(self.device)
             out.append(LongPiece(slice(row, row + end - begin), pages, begin, end))
             row += end - begin
         return out
 
     def mask(self, number: int, window: int | None, repeats: int, dtype: torch.dtype) -> tuple[int, torch.Tensor]:
-        """Returns, for a longer piece, the first key that any of its tokens may see, and what to add to the scores of
-        the keys from there on (repeats * n, keys)."""
+        """Returns, for a long piece, the index of the first key that any of its tokens attends to, and the additive
+        mask (repeats * n, keys) for the keys from there on."""
         key = (number, window)
         if key not in self._masks:
-            _, _, begin, end = self.long[number]
+            _, _, begin, end = self.long_pieces[number]
             first = max(0, begin - window + 1) if window else 0
             queries = torch.arange(begin, end, device=self.device)[:, None]
             keys = torch.arange(first, end, device=self.device)
@@ -127,10 +127,10 @@ def attend(
     sojourn_layout: StepLayout | Probe | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Writes the row's keys and values into the cache and attends to what is there. Returns (1, N, heads, head)."""
+    """Stores the row's keys and values in the cache and returns its attention over the cache: (1, N, heads, head)."""
     if isinstance(sojourn_layout, StepLayout):
         q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
-        out = over_cache(sojourn_layout, module.layer_idx, q, k, v, scaling, sliding_window, softcap)
+        out = cached_attention(sojourn_layout, module.layer_idx, q, k, v, scaling, sliding_window, softcap)
         return out[None], None
     if sojourn_layout is None:
         raise ModelError(
@@ -140,7 +140,7 @@ def attend(
     return sojourn_layout.note(module, query, key, value, others), None
 
 
-def over_cache(
+def cached_attention(
     layout: StepLayout,
     layer: int,
     query: torch.Tensor,  # (N, heads, head)
@@ -151,56 +151,60 @@ def over_cache(
     softcap: float | None = None,
 ) -> torch.Tensor:
     """Stores a step's keys and values in the cache and returns its attention (N, heads, head). With the kernel every
-    token is a row of one call; without it, each longer piece has a call of its own. Key heads are never repeated in
+    token is a row of one call; without it, each long piece has a call of its own. Key heads are never repeated in
     memory."""
-    kept = layout.cache.layers[layer]
+    cached = layout.cache.layers[layer]
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     if layout.kernel is not None:
-        layout.kernel.store(kept, key, value, layout.slots)
+        layout.kernel.store(cached, key, value, layout.slots)
     else:
-        kept.keys.index_copy_(1, layout.slots, key.transpose(0, 1))
-        kept.values.index_copy_(1, layout.slots, value.transpose(0, 1))
+        cached.keys.index_copy_(1, layout.slots, key.transpose(0, 1))
+        cached.values.index_copy_(1, layout.slots, value.transpose(0, 1))
     parts = []
-    if layout.singles:
-        rows = query[: layout.singles]
+    if layout.short_token_count:
+        rows = query[: layout.short_token_count]
         attend_rows = _attend_rows if layout.kernel is None else layout.kernel.attend
-        parts.append(attend_rows(kept, rows, layout.rows, scale, window, softcap))
-    for number, piece in enumerate(layout.long):
-        parts.append(_attend_piece(layout, number, kept.read(piece.pages), query[piece.rows], scale, window, softcap))
+        parts.append(attend_rows(cached, rows, layout.rows, scale, window, softcap))
+    for number, piece in enumerate(layout.long_pieces):
+        parts.append(_attend_piece(layout, number, cached.read(piece.pages), query[piece.rows], scale, window, softcap))
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _attend_piece(
     layout: StepLayout,
     number: int,
-    kept: tuple[torch.Tensor, torch.Tensor],  # (kv_heads, 1, keys, head)
+    cached: tuple[torch.Tensor, torch.Tensor],  # (kv_heads, 1, keys, head)
     query: torch.Tensor,  # (n, heads, head)
     scale: float,
     window: int | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """Returns the attention of a longer piece: (n, heads, head). Query heads that share a key head are stacked as
+    """Returns the attention of a long piece: (n, heads, head). Query heads that share a key head are stacked as
     rows."""
-    kv_heads, count = len(kept[0]), len(query)
+    kv_heads, count = len(cached[0]), len(query)
     first, mask = layout.mask(number, window, query.shape[1] // kv_heads, query.dtype)
-    keys, values = (tensor[None, :, 0, first : layout.long[number].end] for tensor in kept)  # (1, kv_heads, T, head)
+    keys, values = (
+        tensor[None, :, 0, first : layout.long_pieces[number].end] for tensor in cached
+    )  # (1, kv_heads, T, head)
     q = query.unflatten(1, (kv_heads, -1)).permute(1, 2, 0, 3).flatten(1, 2)[None]
-    out = _attention(q, keys, values, mask, scale, softcap)[0]
+    out = _torch_attention(q, keys, values, mask, scale, softcap)[0]
     return out.unflatten(1, (-1, count)).permute(2, 0, 1, 3).flatten(1, 2)
 
 
 def _attend_rows(
-    kept: Layer, query: torch.Tensor, rows: Rows, scale: float, window: int | None, softcap: float | None
+    cached: Layer, query: torch.Tensor, rows: Rows, scale: float, window: int | None, softcap: float | None
 ) -> torch.Tensor:
-    """Does by torch what `Kernel.attend` does: every row's context is laid out in full."""
+    """Computes by torch what `Kernel.attend` computes: it gathers the whole context of every row."""
     pages = rows.page_tables[rows.contexts]
-    keys, values = (tensor.transpose(0, 1) for tensor in kept.read(pages))  # (R, kv_heads, T, head)
+    keys, values = (tensor.transpose(0, 1) for tensor in cached.read(pages))  # (R, kv_heads, T, head)
     key, last = torch.arange(keys.shape[2], device=query.device), rows.lengths[:, None] - 1
     visible = (key <= last) & (key > last - (window or keys.shape[2]))
-    values = values.masked_fill(~visible[:, None, :, None], 0)  # what was never written may not be finite
+    values = values.masked_fill(~visible[:, None, :, None], 0)  # uninitialised memory may not be finite
     keys = keys.masked_fill(~visible[:, None, :, None], 0)
     q = query.unflatten(1, (keys.shape[1], -1))  # (R, kv_heads, repeats, head)
-    return _attention(q, keys, values, _additive(visible, query.dtype)[:, None, None], scale, softcap).flatten(1, 2)
+    return _torch_attention(q, keys, values, _additive(visible, query.dtype)[:, None, None], scale, softcap).flatten(
+        1, 2
+    )
 
 
 def _additive(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -208,7 +212,7 @@ def _additive(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(visible.shape, dtype=dtype, device=visible.device).masked_fill_(~visible, float("-inf"))
 
 
-def _attention(q: Any, k: Any, v: Any, mask: Any, scale: float, softcap: float | None) -> torch.Tensor:
+def _torch_attention(q: Any, k: Any, v: Any, mask: Any, scale: float, softcap: float | None) -> torch.Tensor:
     if softcap is None:
         return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
     scores = softcap * torch.tanh(q @ k.transpose(-1, -2) * scale / softcap) + mask
@@ -216,8 +220,8 @@ def _attention(q: Any, k: Any, v: Any, mask: Any, scale: float, softcap: float |
 
 
 class Probe:
-    """Passes one token through a model, to see what its layers keep and that all of them attend as this engine
-    assumes."""
+    """Passes one token through a model, to find the shapes of its keys and values and to check that all layers attend
+    as this engine assumes."""
 
     def __init__(self) -> None:
         self.shapes: dict[int, Shape] = {}
@@ -231,8 +235,8 @@ class Probe:
         return value.repeat_interleave(query.shape[1] // key.shape[1], dim=1).transpose(1, 2)
 
     def run(self, model: Any) -> list[Shape]:
-        """Returns the shapes of what a token leaves in each layer. Raises `ModelError` where a layer keeps anything
-        else."""
+        """Returns the shapes of a token's keys and values in each layer. Raises `ModelError` where a layer does not
+        attend through transformers' interface."""
         AttentionInterface.register(NAME, attend)  # no mask function: transformers then builds no mask for this name
         model.set_attn_implementation(NAME)
         device = next(model.parameters()).device

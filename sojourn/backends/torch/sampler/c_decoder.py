@@ -2,8 +2,8 @@
 
 For a model in bf16, weights and their inputs, keys and values are bf16; all else is fp32.
 
-A token's logits do not depend, not even in their last bit, on what is computed beside it, on the chunks in which its
-context was processed, or on which part of that was cached.
+A token's logits are the same to the bit whatever else is computed in the same batch, in whatever chunks its context was
+prefilled, and whichever part of that was cached.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ FORMS = frozenset({"llama", "mistral", "qwen2", "qwen3"})  # model types, which 
 
 
 class Panels(NamedTuple):
-    """Several weights that share their inputs, side by side in the kernel's layout, and where one of them begins."""
+    """One of several weights that share their inputs and are packed side by side in the kernel's layout: all of them,
+    and the index of this one's first output."""
 
     packed: torch.Tensor
     first_output: int
 
 
 class CDecoder:
-    """Takes the model over: of the weights that the kernel keeps in its own layout, the model keeps only the shapes."""
+    """Runs a model by the kernel. Weights are packed into the kernel's layout; of these the transformers model keeps
+    only the shapes, as meta tensors."""
 
     def __init__(self, model: Any, kernel: Kernel, cache: KeyValues) -> None:
         config, attention = model.config, model.model.layers[0].self_attn
@@ -44,8 +46,8 @@ class CDecoder:
         kv_heads, cache_tokens = cache.layers[0].keys.shape[:2]
         self._vocab_size = config.vocab_size
         layers = [
-            self._layer(f"model.layers.{number}", layer, kept)
-            for number, (layer, kept) in enumerate(zip(self._base.layers, cache.layers, strict=True))
+            self._layer(f"model.layers.{number}", layer, layer_cache)
+            for number, (layer, layer_cache) in enumerate(zip(self._base.layers, cache.layers, strict=True))
         ]
         self._layers = header().new("struct Layer[]", layers)
         self._model = header().new(
@@ -78,7 +80,7 @@ class CDecoder:
         self._floats = {"hidden": hidden, "last_hidden": hidden, "qkv": qkv, "gate": inner, "up": inner}
         self._reals = {"normed": hidden, "attended": attended, "gated": inner}
         self._scratch: dict[str, torch.Tensor] = {}
-        self._rows = 0  # for which there is scratch memory
+        self._rows = 0  # the number of rows for which there is scratch memory
         self._tables: tuple[torch.Tensor, ...] = ()
         if model.lm_head.weight is self._base.embed_tokens.weight:
             self._panels["model.embed_tokens.weight"] = self._panels["lm_head.weight"]
@@ -133,7 +135,7 @@ class CDecoder:
         self._tables = tuple(part[0].contiguous() for part in tables)
         self._step.cosines, self._step.sines = (table.data_ptr() for table in self._tables)
 
-    def _layer(self, name: str, layer: Any, kept: Any) -> dict[str, int]:
+    def _layer(self, name: str, layer: Any, layer_cache: Any) -> dict[str, int]:
         """Packs a layer's weights. Returns the fields of its C structure."""
         attention = layer.self_attn
         norms = [getattr(attention, f"{part}_norm", None) for part in "qk"]
@@ -150,8 +152,8 @@ class CDecoder:
             "gate": self._pack(f"{name}.mlp.gate_proj"),
             "up": self._pack(f"{name}.mlp.up_proj"),
             "down": self._pack(f"{name}.mlp.down_proj"),
-            "keys": kept.keys.data_ptr(),
-            "values": kept.values.data_ptr(),
+            "keys": layer_cache.keys.data_ptr(),
+            "values": layer_cache.values.data_ptr(),
         }
 
     def _pack(self, *names: str) -> int:
@@ -172,7 +174,8 @@ def window_of(attention: Any) -> int | None:
 
 
 def _joined_bias(projections: Sequence[torch.nn.Linear]) -> int:
-    """Puts the biases side by side; the model's become views of them. Returns their address, or 0 without biases."""
+    """Concatenates the biases; those of the modules become views of the result. Returns its address, or 0 without
+    biases."""
     if projections[0].bias is None:
         return 0
     joined = torch.cat([module.bias.data for module in projections])

@@ -1,10 +1,10 @@
-"""The ways to run a model in the engine: by the kernel, with fused operations, or as transformers does.
+"""Runs a model in the engine: by the kernel, with fused operations, or through transformers.
 
 At small batches a step through transformers' modules spends as long between operations as in them. `FusedLlama`
 computes queries, keys and values as one product, gate and up as another, and calls no module: the numbers are the same
-to rounding. The fused matrices are the storage of the model's own parameters, which become views of them: what is
-written into one is in the other. It serves where there is no kernel (`c_decoder`); any model of another form goes
-through transformers.
+to rounding. The fused matrices are the storage of the model's own parameters, which become views of them, so both
+always hold the same values. It is used where there is no kernel (`c_decoder`); a model of any other form goes through
+transformers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.nn.functional import embedding, linear, rms_norm, silu
 from sojourn.backends.torch.kernels.cache import KeyValues
 from sojourn.backends.torch.kernels.kernel import Kernel
 from sojourn.backends.torch.sampler import c_decoder, inductor
-from sojourn.backends.torch.sampler.attention import StepLayout, over_cache
+from sojourn.backends.torch.sampler.attention import StepLayout, cached_attention
 from sojourn.backends.torch.sampler.c_decoder import Weights
 
 
@@ -67,7 +67,7 @@ class TransformersDecoder:
         ).logits[0]
 
 
-class Joined:
+class JoinedLinear:
     """Computes x @ weight.T for one weight matrix or several side by side, without biases. The joined matrix is the
     storage of the modules' own parameters, which become views of it."""
 
@@ -84,16 +84,20 @@ class Joined:
 
 
 class FusedLayer(NamedTuple):
-    before_attention: torch.Tensor
-    qkv: Joined
-    out: Joined
-    before_mlp: torch.Tensor
-    gate_up: Joined
-    down: Joined
+    """The weights of one decoder layer; both norms precede their part."""
+
+    attention_norm: torch.Tensor
+    qkv: JoinedLinear
+    out: JoinedLinear
+    mlp_norm: torch.Tensor
+    gate_up: JoinedLinear
+    down: JoinedLinear
     scaling: float
 
 
 class FusedLlama(TransformersDecoder):
+    """Runs a model of Llama's form by torch's functions, with fused projections."""
+
     def __init__(self, model: Any) -> None:
         super().__init__(model)
         config = model.config
@@ -101,17 +105,17 @@ class FusedLlama(TransformersDecoder):
         self._heads, self._kv_heads = config.num_attention_heads, config.num_key_value_heads
         self._head = model.model.layers[0].self_attn.head_dim
         self._layers = [self._fuse(layer) for layer in model.model.layers]
-        self._vocabulary = Joined(model.lm_head)
+        self._lm_head = JoinedLinear(model.lm_head)
 
     def _fuse(self, layer: Any) -> FusedLayer:
         attention, mlp = layer.self_attn, layer.mlp
         return FusedLayer(
             layer.input_layernorm.weight,
-            Joined(attention.q_proj, attention.k_proj, attention.v_proj),
-            Joined(attention.o_proj),
+            JoinedLinear(attention.q_proj, attention.k_proj, attention.v_proj),
+            JoinedLinear(attention.o_proj),
             layer.post_attention_layernorm.weight,
-            Joined(mlp.gate_proj, mlp.up_proj),
-            Joined(mlp.down_proj),
+            JoinedLinear(mlp.gate_proj, mlp.up_proj),
+            JoinedLinear(mlp.down_proj),
             attention.scaling,
         )
 
@@ -121,13 +125,13 @@ class FusedLlama(TransformersDecoder):
         cos, sin = (part[0].float() for part in base.rotary_emb(hidden, position_ids=layout.positions[None]))
         residual = None
         for number, layer in enumerate(self._layers):
-            normed = self._add_norm(hidden, residual, layer.before_attention)
+            normed = self._add_norm(hidden, residual, layer.attention_norm)
             attended = self._attention(number, layer, layer.qkv(normed), layout, cos, sin)
-            normed = self._add_norm(hidden, layer.out(attended), layer.before_mlp)
+            normed = self._add_norm(hidden, layer.out(attended), layer.mlp_norm)
             gate, up = layer.gate_up(normed).chunk(2, dim=-1)
             residual = layer.down(silu(gate) * up)
         assert residual is not None
-        return self._vocabulary(self._add_norm(hidden[logit_rows], residual[logit_rows], base.norm.weight))
+        return self._lm_head(self._add_norm(hidden[logit_rows], residual[logit_rows], base.norm.weight))
 
     def _attention(
         self,
@@ -146,7 +150,7 @@ class FusedLlama(TransformersDecoder):
         low, high = query_key.chunk(2, dim=-1)
         query_key.copy_(query_key * cos[:, None] + torch.cat([-high, low], dim=-1) * sin[:, None])
         query, key, value = heads[:, : self._heads], heads[:, self._heads : rotated], heads[:, rotated:]
-        return over_cache(layout, number, query, key, value, layer.scaling).reshape(len(qkv), -1)
+        return cached_attention(layout, number, query, key, value, layer.scaling).reshape(len(qkv), -1)
 
     def _add_norm(self, hidden: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor) -> torch.Tensor:
         """Returns the norm of hidden + residual; the sum is left in `hidden`."""

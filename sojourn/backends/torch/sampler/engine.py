@@ -1,10 +1,10 @@
 """The torch sampler: continuous batching over a prefix cache that is kept between turns.
 
-Each step runs one row of tokens through the model: one token for every context that is being continued, and chunks of
-new prompts, so that a long prompt never stalls the others. Steps run in a thread of their own, and environments go on
-meanwhile. Before each step the engine waits until the event loop has settled, so that everything that the last step's
-results set off has asked for its next sample: when nothing but the engine is asynchronous, the same requests always
-meet in the same steps, and the results are the same to the bit.
+Each step runs one packed row of tokens through the model: one token of every context that is decoding, and chunks of
+prompts (chunked prefill), so that a long prompt never stalls the others. Steps run in a thread of their own, and
+environments go on meanwhile. Before each step the engine waits until the event loop has settled, so that the agents
+which received the last step's results have submitted their next requests: when nothing but the engine is asynchronous,
+the same requests always meet in the same steps, and the results are the same to the bit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from sojourn.backends.torch.kernels.cache import PAGE
 from sojourn.backends.torch.sampler.attention import Piece
 from sojourn.backends.torch.sampler.decoders import Weights
-from sojourn.backends.torch.sampler.model_runner import ModelRunner, Outcome, Wanted
+from sojourn.backends.torch.sampler.model_runner import ModelRunner, Outcome, ScheduledPiece
 from sojourn.backends.torch.sampler.prefix_cache import Copy, Wait
 from sojourn.backends.torch.sampler.request import Decode, Request
 from sojourn.backends.torch.sampler.sampling import Choices
@@ -89,9 +89,9 @@ class Engine:
 
     The model is the engine's own: its attention is replaced and `publish` overwrites its weights. `stops` end a sample,
     `max_context` bounds prompt and sample together, `memory_bytes` the cache; a step computes at most `prefill_chunk`
-    new prompt tokens and holds at most `max_batch` contexts. `decode` says what tokens mean, for stop strings; without
-    `kernel`, torch does what a compiled kernel would; where transformers' own layers run, `compiled` lets torch.compile
-    have parts of them.
+    new prompt tokens and holds at most `max_batch` contexts. `decode` turns tokens into text, to find stop strings.
+    Without `kernel`, torch computes what a compiled kernel would. With `compiled`, torch.compile is applied to parts of
+    transformers' layers, where those run.
 
     A sample's `temperature` is 1 where it was drawn greedily: its logprobs are those of temperature 1.
     """
@@ -121,8 +121,8 @@ class Engine:
         self._waiting: list[Request] = []
         self._active: list[Request] = []
         self._publications: list[Publication] = []
-        self._pump: asyncio.Task[None] | None = None
-        self._moves = 0  # requests that came, and answers that were given
+        self._step_loop: asyncio.Task[None] | None = None
+        self._event_count = 0  # requests submitted and answers given
         self._timeline = timeline or Timeline()
         self._closed = False
         self._totals: defaultdict[str, Any] = defaultdict(int)
@@ -178,9 +178,9 @@ class Engine:
     async def close(self) -> None:
         """Fails all open requests and ends the thread."""
         self._closed = True
-        if self._pump is not None and not self._pump.done():
-            self._pump.cancel()
-            await asyncio.wait([self._pump])
+        if self._step_loop is not None and not self._step_loop.done():
+            self._step_loop.cancel()
+            await asyncio.wait([self._step_loop])
         self._thread.shutdown()
 
     def stats(self) -> EngineStats:
@@ -212,40 +212,40 @@ class Engine:
         return tokens
 
     def _check_ids(self, tokens: IntArray) -> None:
-        if tokens.view(np.uint64).max(initial=0) >= self._runner.vocabulary:  # where negative ones are the greatest
+        if tokens.view(np.uint64).max(initial=0) >= self._runner.vocab_size:  # where negative ones are the greatest
             raise ModelError(
-                f"token ids from {tokens.min()} to {tokens.max()}: expected 0 to {self._runner.vocabulary - 1}: "
+                f"token ids from {tokens.min()} to {tokens.max()}: expected 0 to {self._runner.vocab_size - 1}: "
                 "the tokenizer is not this model's"
             )
 
     async def _submit(self, request: Request) -> Any:
         self._waiting.append(request)
-        self._moves += 1
+        self._event_count += 1
         self._wake()
         return await request.future
 
     def _wake(self) -> None:
         if self._closed:
             raise InfrastructureError("the engine is closed: open another one")
-        if self._pump is None or self._pump.done():
-            self._pump = asyncio.get_running_loop().create_task(self._run())
+        if self._step_loop is None or self._step_loop.done():
+            self._step_loop = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
         loop, settled = asyncio.get_running_loop(), -1
         try:
             while self._waiting or self._active or self._publications:
-                if settled != self._moves:  # else no request came or was answered since before the last step
+                if settled != self._event_count:  # else no request came or was answered since before the last step
                     await self._settle()
                 if self._publications:
                     await self._apply(self._publications[0])
                     del self._publications[0]
                     continue
-                before, settled = self._moves, -1
+                before, settled = self._event_count, -1
                 try:
-                    wanted, copies = self._admit()
-                    if wanted:
+                    scheduled, copies = self._admit()
+                    if scheduled:
                         with self._timeline.during("sample"):
-                            outcomes = await loop.run_in_executor(self._thread, self._runner.step, wanted, copies)
+                            outcomes = await loop.run_in_executor(self._thread, self._runner.step, scheduled, copies)
                         self._deliver(outcomes)
                         settled = before
                 except Exception as error:  # whatever a model raises: its requests fail, and the engine goes on
@@ -259,11 +259,11 @@ class Engine:
         """Lets the event loop run everything that can run now."""
         quiet, passes = 0, 0
         while quiet < QUIET_PASSES and passes < MAX_PASSES:
-            before = self._moves
+            before = self._event_count
             await asyncio.sleep(0)
-            quiet, passes = (quiet + 1 if self._moves == before else 0), passes + 1
+            quiet, passes = (quiet + 1 if self._event_count == before else 0), passes + 1
 
-    def _admit(self) -> tuple[list[Wanted], list[Copy]]:
+    def _admit(self) -> tuple[list[ScheduledPiece], list[Copy]]:
         """Admits waiting requests. Returns the pieces of the next step, and the pages to copy before it."""
         for request in [r for r in self._active if r.future.done()]:
             self._release(request)
@@ -272,7 +272,7 @@ class Engine:
         for number, request in enumerate(waiting):
             claim = None
             if len(self._active) < self._max_batch:
-                claim = self._tree.claim(request.context, request.room, reuse=request.params is not None)
+                claim = self._tree.claim(request.context_tokens, request.room, reuse=request.params is not None)
             if claim is None:
                 left += waiting[number:]
                 break
@@ -280,66 +280,66 @@ class Engine:
                 left.append(request)
                 continue
             copies += [claim.copy] if claim.copy else []
-            request.place = claim.context
+            request.context = claim.context
             request.restart(self.version)
             self._active.append(request)
-            reused, queued = min(claim.reused, len(request.prompt)), time.perf_counter() - request.asked
+            reused, queued = min(claim.reused, len(request.prompt)), time.perf_counter() - request.submitted
             self._count(reused_tokens=reused, requests=1, queued_s=queued)
         self._waiting = left
         return list(self._pieces()), copies
 
-    def _pieces(self) -> Iterator[Wanted]:
-        """Yields one token of each context that goes on, and chunks of new prompts. The oldest new request gets at
-        least half of the step's prompt tokens, and the shortest of the others come first: none starves, and short ones
-        do not queue behind long ones."""
-        open_ = {r: r.held.known - r.held.filled for r in self._active}
-        reading = [request for request, count in open_.items() if count > 1]
-        granted = {request: 1 for request, count in open_.items() if count == 1}
-        if reading:
-            oldest, *others = reading
-            granted[oldest] = min(open_[oldest], max(self._prefill_chunk // 2, 1))
+    def _pieces(self) -> Iterator[ScheduledPiece]:
+        """Yields one token of each context that is decoding, and chunks of prompts. The oldest prompt gets at least
+        half of the step's prompt tokens, and the shortest of the others come first: none starves, and short ones do not
+        queue behind long ones."""
+        uncomputed = {r: r.admitted_context.known - r.admitted_context.filled for r in self._active}
+        prefilling = [request for request, count in uncomputed.items() if count > 1]
+        granted = {request: 1 for request, count in uncomputed.items() if count == 1}
+        if prefilling:
+            oldest, *others = prefilling
+            granted[oldest] = min(uncomputed[oldest], max(self._prefill_chunk // 2, 1))
             left = self._prefill_chunk - granted[oldest]
-            for request in sorted(others, key=lambda r: open_[r]):
-                granted[request] = min(open_[request], left)
+            for request in sorted(others, key=lambda r: uncomputed[r]):
+                granted[request] = min(uncomputed[request], left)
                 left -= granted[request]
-            granted[oldest] += min(open_[oldest] - granted[oldest], left)
+            granted[oldest] += min(uncomputed[oldest] - granted[oldest], left)
         for request, count in granted.items():
             if count:
-                held = request.held
-                yield Wanted(request, Piece(held, held.filled, held.filled + count))
+                context = request.admitted_context
+                yield ScheduledPiece(request, Piece(context, context.filled, context.filled + count))
 
     def _deliver(self, outcomes: list[Outcome]) -> None:
         """Adds a step's results to their requests, and answers those that are complete."""
-        read = drawn = 0
-        for request, end, drawing, scores in outcomes:
-            held, prompt = request.held, len(request.prompt)
-            read += max(0, min(end, prompt) - held.filled)
-            self._tree.fill(held, end)
-            if drawing is not None:
+        prefilled = sampled = 0
+        for request, end, drawn, scores in outcomes:
+            context, prompt = request.admitted_context, len(request.prompt)
+            prefilled += max(0, min(end, prompt) - context.filled)
+            self._tree.fill(context, end)
+            if drawn is not None:
                 before = len(request.tokens)
-                request.accept(*drawing, self.version)
-                drawn += len(request.tokens) - before
+                request.accept(*drawn, self.version)
+                sampled += len(request.tokens) - before
                 stop = request.stop(self._stops, self._decode)
                 if stop is None:
-                    self._tree.append(held, request.tokens[before:])
+                    self._tree.append(context, request.tokens[before:])
                 else:
                     self._answer(request, request.sample(stop))
             elif scores is not None:
                 request.scores.append(scores)
                 if end == prompt - 1:
                     self._answer(request, np.concatenate(request.scores))
-        self._count(steps=1, rows=len(outcomes), prefill_tokens=read, sampled_tokens=drawn)
+        self._count(steps=1, rows=len(outcomes), prefill_tokens=prefilled, sampled_tokens=sampled)
 
     def _answer(self, request: Request, answer: Sample | FloatArray) -> None:
         if not request.future.done():
             request.future.set_result(answer)
-        self._moves += 1
+        self._event_count += 1
         self._release(request)
 
     def _release(self, request: Request, *, keep: bool = True) -> None:
         """Removes a request from the steps. With `keep`, what it has computed stays in the cache."""
         self._active.remove(request)
-        self._tree.release(request.held, keep=keep)
+        self._tree.release(request.admitted_context, keep=keep)
 
     def _fail(self, failed: list[Any], reason: str, cause: Exception | None = None) -> None:
         """Answers requests with the failure, and drops what they had computed."""
@@ -365,7 +365,7 @@ class Engine:
             if not publication.future.done():
                 publication.future.set_exception(error)
         finally:
-            self._tree.outdate()
+            self._tree.invalidate()
         restarted = [request for request in self._active if not request.drawn]
         for request in restarted:
             self._release(request)

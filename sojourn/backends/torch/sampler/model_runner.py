@@ -19,8 +19,8 @@ from sojourn.errors import ConfigError, ModelError
 from sojourn.types import FloatArray
 
 
-class Wanted(NamedTuple):
-    """A request's part in a step."""
+class ScheduledPiece(NamedTuple):
+    """The tokens of one request that a step computes."""
 
     request: Request
     piece: Piece
@@ -33,8 +33,8 @@ class Wanted(NamedTuple):
         return int(self.piece.end == self.piece.context.known)
 
 
-class Drawing(NamedTuple):
-    """A drawn token, and how it was drawn."""
+class DrawnToken(NamedTuple):
+    """A token that was sampled, and the parameters by which it was."""
 
     token: int
     logprob: float
@@ -46,7 +46,7 @@ class Outcome(NamedTuple):
 
     request: Request
     end: int
-    drawing: Drawing | None = None
+    drawn: DrawnToken | None = None
     scores: FloatArray | None = None
 
 
@@ -68,7 +68,7 @@ class ModelRunner:
                 f"sampler has {memory_bytes / 2**20:.2f}: raise its memory or lower max_context"
             )
         self.tree = PrefixTree(pages, PAGE, length)
-        self.vocabulary = self._model.get_input_embeddings().num_embeddings
+        self.vocab_size = self._model.get_input_embeddings().num_embeddings
         self._cache = KeyValues(shapes, pages, first.dtype, self._device)
         heads = self._model.config.get_text_config().num_attention_heads
         self._kernel = kernels.load(shapes, heads, first.dtype, self._device) if kernel else None
@@ -76,38 +76,38 @@ class ModelRunner:
         self._shapes = {name: p.shape for name, p in self._model.named_parameters(remove_duplicate=False)}
 
     @torch.inference_mode()
-    def step(self, wanted: list[Wanted], copies: list[Copy]) -> list[Outcome]:
+    def step(self, scheduled: list[ScheduledPiece], copies: list[Copy]) -> list[Outcome]:
         """Copies pages, then computes all pieces in one pass of the model, draws tokens and computes scores."""
         for copy in copies:
             self._cache.copy(copy.source, copy.target)
         if self._kernel is None:
-            wanted = sorted(wanted, key=lambda one: one.piece.is_long)
-        layout = StepLayout(self._cache, [piece for _, piece in wanted], self._device, self._kernel)
+            scheduled = sorted(scheduled, key=lambda one: one.piece.is_long)
+        layout = StepLayout(self._cache, [piece for _, piece in scheduled], self._device, self._kernel)
         tokens = np.concatenate([self.tree.tokens(*piece) for piece in layout.pieces])
-        kept = [one.rows for one in wanted]
-        stops = np.cumsum(kept)  # of each one's rows of logits
-        index = np.arange(stops[-1]) + np.repeat(np.cumsum(layout.counts) - stops, kept)
+        logit_counts = [one.rows for one in scheduled]
+        stops = np.cumsum(logit_counts)  # the end of each piece's rows of logits
+        index = np.arange(stops[-1]) + np.repeat(np.cumsum(layout.counts) - stops, logit_counts)
         row, logit_rows = (torch.from_numpy(array).to(self._device) for array in (tokens, index))
-        return self._outcomes(self._decoder(row, layout, logit_rows), wanted, kept, stops)
+        return self._outcomes(self._decoder(row, layout, logit_rows), scheduled, logit_counts, stops)
 
     def _outcomes(
-        self, logits: torch.Tensor, wanted: list[Wanted], kept: list[int], stops: np.ndarray
+        self, logits: torch.Tensor, scheduled: list[ScheduledPiece], logit_counts: list[int], stops: np.ndarray
     ) -> list[Outcome]:
-        """Draws tokens and computes scores from a step's logits. Request n has `kept[n]` rows of them, up to row
+        """Draws tokens and computes scores from a step's logits. Request n has `logit_counts[n]` of its rows, up to row
         `stops[n]`."""
-        drawing = [n for n, one in enumerate(wanted) if kept[n] and one.request.params is not None]
-        drawn: dict[int, Drawing] = {}
-        if drawing:
-            rows = [wanted[n].request.row() for n in drawing]
-            chosen = logits if len(rows) == len(logits) else logits[stops[drawing] - 1]
+        sampled = [n for n, one in enumerate(scheduled) if logit_counts[n] and one.request.params is not None]
+        drawn: dict[int, DrawnToken] = {}
+        if sampled:
+            rows = [scheduled[n].request.row() for n in sampled]
+            chosen = logits if len(rows) == len(logits) else logits[stops[sampled] - 1]
             result = sampling.draw(chosen, rows, self._kernel)
-            drawn = dict(zip(drawing, map(Drawing, result.tokens, result.logprobs, rows), strict=True))
+            drawn = dict(zip(sampled, map(DrawnToken, result.tokens, result.logprobs, rows), strict=True))
         outcomes = []
-        for n, (request, piece) in enumerate(wanted):
+        for n, (request, piece) in enumerate(scheduled):
             scores = None
             if request.params is None:
                 targets = torch.from_numpy(request.prompt[piece.begin + 1 : piece.end + 1]).to(self._device)
-                scores = sampling.score(logits[stops[n] - kept[n] : stops[n]], targets)
+                scores = sampling.score(logits[stops[n] - logit_counts[n] : stops[n]], targets)
             outcomes.append(Outcome(request, piece.end, drawn.get(n), scores))
         return outcomes
 

@@ -1,10 +1,10 @@
-"""The sampler's prefix tree: it knows which page holds the keys and values of which tokens, and which contexts share
-it.
+"""The sampler's prefix tree, which records which page holds the keys and values of which tokens, and which contexts
+share it.
 
 A page holds consecutive tokens that follow those of its parent. Pages that are full and computed are shared by all
 contexts that begin with their tokens; the last page of a context is its own, so a fork copies less than a page. Pages
 that no context reads stay until their memory is needed, and the least recently used is evicted first. This module only
-keeps the books: the tensors are in `cache.py`.
+does the bookkeeping: the tensors are in `cache.py`.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ PATIENCE = 4  # tokens: a request waits for a page that is being filled only if 
 class Page:
     """A node of the tree: up to `size` tokens and the number of the page in the cache."""
 
-    number: int  # where its keys and values are
+    number: int  # the index of its keys and values in the cache
     parent: Page | None
     tokens: IntArray  # (size,) of which the first `known` are valid
     known: int = 0
     filled: int = 0  # tokens whose keys and values are computed
     readers: int = 0  # contexts that use it now
-    used: int = 0  # when a context last released it
-    attached: bool = True  # can be found from the root
+    used: int = 0  # the tree's clock when a context last released it
+    attached: bool = True  # whether it can be found from the root
     children: list[Page] = field(default_factory=list)
-    complete: dict[bytes, Page] = field(default_factory=dict)  # of the children, those whose tokens are all known
+    complete: dict[bytes, Page] = field(default_factory=dict)  # the full children, by the bytes of their tokens
 
 
 @dataclass(eq=False)
 class Context:
-    """The pages of one request that is being computed."""
+    """The pages of one admitted request, in order (its block table)."""
 
     pages: list[Page]
-    table: IntArray  # (max pages,) their numbers
-    known: int  # tokens
+    table: IntArray  # (max pages,) the numbers of its pages
+    known: int  # its tokens
     filled: int  # tokens whose keys and values are computed
     reserve: int  # pages that are reserved for it
 
@@ -105,18 +105,18 @@ class PrefixTree:
         match = self._match(prompt[:-1]) if reuse else Match([], None, 0, 0)
         if match.coming - match.ready > PATIENCE:
             return WAIT
-        own = match.partial if match.partial is not None and self._can_extend(match) else None
-        kept = [*match.pages, own] if own is not None else match.pages
-        wanted = -(-(len(prompt) + room) // self.size) - len(kept)
-        if wanted > len(self._free) + self._idle - self._reserved - sum(page.readers == 0 for page in kept):
+        extended = match.partial if match.partial is not None and self._can_extend(match) else None
+        shared = [*match.pages, extended] if extended is not None else match.pages
+        needed = -(-(len(prompt) + room) // self.size) - len(shared)
+        if needed > len(self._free) + self._idle - self._reserved - sum(page.readers == 0 for page in shared):
             return None
-        context = Context([], np.zeros(self.width, dtype=np.int64), 0, match.ready, wanted)
-        self._reserved += wanted
-        for page in kept:
+        context = Context([], np.zeros(self.width, dtype=np.int64), 0, match.ready, needed)
+        self._reserved += needed
+        for page in shared:
             self._idle -= page.readers == 0
             page.readers += 1
             self._join(context, page)
-        return Claim(context, match.ready, self._append_uncached(context, prompt, match, own))
+        return Claim(context, match.ready, self._append_uncached(context, prompt, match, extended))
 
     def append(self, context: Context, tokens: Sequence[int] | IntArray) -> None:
         """Appends tokens that are not computed yet."""
@@ -161,7 +161,7 @@ class PrefixTree:
             else:
                 self._make_idle(page)
 
-    def outdate(self) -> None:
+    def invalidate(self) -> None:
         """Empties the tree after a change of weights: idle pages are freed, and pages in use are shared no more."""
         for page in list(self._descendants(self._root)):
             page.attached = False
@@ -169,7 +169,7 @@ class PrefixTree:
                 self._free.append(page.number)
         self._idle, self._leaves, self._root = 0, [], self._new_root()
 
-    # -- finding
+    # -- lookup
 
     def _match(self, prompt: IntArray) -> Match:
         page, pages, known = self._root, [], 0
@@ -200,21 +200,23 @@ class PrefixTree:
         return closest, best[0]
 
     def _can_extend(self, match: Match) -> bool:
-        """Returns whether the partial page holds only this prompt's tokens, and no context or page needs it."""
+        """Returns whether the new context may append to the partial page itself: the page holds only tokens of this
+        prompt, and no context or page uses it."""
         page = match.partial
         assert page is not None
         if page.readers or page.children or page.known == self.size:
             return False
         return match.ready == len(match.pages) * self.size + page.known
 
-    # -- changing
+    # -- changes of the tree
 
-    def _append_uncached(self, context: Context, prompt: IntArray, match: Match, own: Page | None) -> Copy | None:
-        """Appends the tokens that the context's pages do not hold yet. Returns what of them can be copied, if any."""
+    def _append_uncached(self, context: Context, prompt: IntArray, match: Match, extended: Page | None) -> Copy | None:
+        """Appends the tokens that the context's pages do not hold yet. Returns the page of which the first of these can
+        be copied, if any."""
         self.append(context, prompt[context.known :])
         shared = len(match.pages) * self.size
         self.fill(context, match.ready)
-        if own is not None or match.partial is None or match.ready == shared:
+        if extended is not None or match.partial is None or match.ready == shared:
             return None
         return Copy(match.partial.number, context.pages[len(match.pages)].number)
 
@@ -261,7 +263,7 @@ class PrefixTree:
             page.known = page.filled
         page.used = self._clock
         self._idle += 1
-        self._note_leaf(page)
+        self._push_leaf(page)
 
     def _evict(self) -> None:
         """Frees the leaf that has been idle for longest."""
@@ -273,9 +275,9 @@ class PrefixTree:
         self.evicted += 1
         self._drop(page)
         if page.parent is not None and page.parent.readers == 0:
-            self._note_leaf(page.parent)
+            self._push_leaf(page.parent)
 
-    def _note_leaf(self, page: Page) -> None:
+    def _push_leaf(self, page: Page) -> None:
         if not page.children and page.parent is not None:
             heapq.heappush(self._leaves, (page.used, next(self._order), page))
 

@@ -26,10 +26,10 @@ class Request:
     future: asyncio.Future[Any]
     params: SamplingParams | None = None
     choices: Choices | None = None
-    place: Context | None = None
-    asked: float = field(default_factory=time.perf_counter)
+    context: Context | None = None  # its pages in the cache, once it is admitted
+    submitted: float = field(default_factory=time.perf_counter)
     versions: Versions = field(default_factory=lambda: Versions(0, 0))
-    drawn: bool = False
+    drawn: bool = False  # whether any token was drawn yet; tokens without an alternative are not drawn
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     allowed: list[IntArray | None] = field(default_factory=list)
@@ -42,8 +42,9 @@ class Request:
             self._force()
 
     @property
-    def context(self) -> IntArray:
-        """Returns the tokens whose keys and values are needed. A score needs no logits after its last token."""
+    def context_tokens(self) -> IntArray:
+        """Returns the tokens whose keys and values must be in the cache. A score needs no logits after its last
+        token."""
         if self.params is None:
             return self.prompt[:-1]
         return np.concatenate([self.prompt, np.array(self.tokens, dtype=np.int64)]) if self.tokens else self.prompt
@@ -54,9 +55,9 @@ class Request:
         return 0 if self.params is None else self.params.max_tokens - len(self.tokens)
 
     @property
-    def held(self) -> Context:
-        assert self.place is not None, "a request that was not admitted has no place"
-        return self.place
+    def admitted_context(self) -> Context:
+        assert self.context is not None, "a request that was not admitted has no context in the cache"
+        return self.context
 
     def row(self) -> Row:
         """Returns how to draw the next token."""
@@ -88,7 +89,7 @@ class Request:
         assert self.params is not None
         strings = self.params.stop_strings
         longest = max(len(string.encode()) for string in strings)
-        text = decode(self.tokens[-longest - 1 :])  # a token stands for one byte at least
+        text = decode(self.tokens[-longest - 1 :])  # each token decodes to at least one byte
         return any(string in text for string in strings)
 
     def sample(self, stop: Stop) -> Sample:
@@ -114,7 +115,7 @@ class Request:
             self.choices.advance(token)
 
     def _force(self) -> None:
-        """Appends tokens while only one is allowed: it is certain, so the model is not asked."""
+        """Appends tokens while only one is allowed: its probability is 1, so the model is not run."""
         assert self.params is not None
         while self.choices is not None and not self.choices.complete and len(self.tokens) < self.params.max_tokens:
             allowed = self.choices.allowed()

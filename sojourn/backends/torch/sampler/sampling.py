@@ -19,7 +19,7 @@ from sojourn.backends.torch.kernels.kernel import Kernel
 from sojourn.errors import InfrastructureError, ModelError
 from sojourn.types import IntArray, SamplingParams
 
-BLOCK = 256  # ids: the cumulative distribution is searched by blocks first, so that no vocabulary is summed up in full
+BLOCK = 256  # ids: the cumulative distribution is searched block by block, so that only one block is summed id by id
 HEAD = 1024  # likeliest ids that are searched for the nucleus before the whole vocabulary is sorted
 DIVERGED = "the model's logits are not finite: its weights have diverged: lower the step size"
 _START: Any = np.random.Philox(0).state
@@ -52,6 +52,8 @@ class Row(NamedTuple):
 
 
 class Draw(NamedTuple):
+    """The sampled tokens of R rows."""
+
     tokens: list[int]  # (R,)
     logprobs: list[float]  # (R,) in nats
 
@@ -66,7 +68,7 @@ def draw(logits: torch.Tensor, rows: Sequence[Row], kernel: Kernel | None = None
     """
     whole = [kernel is not None and row.allowed is None and not row.params.truncates for row in rows]
     if kernel is None or not any(whole):
-        return _by_torch(logits, rows)
+        return _draw_by_torch(logits, rows)
     if not all(whole):  # how a row is drawn must not depend on the others
         parts = [[n for n, is_whole in enumerate(whole) if is_whole is wanted] for wanted in (True, False)]
         drawn = [draw(logits[part], [rows[n] for n in part], kernel) for part in parts]
@@ -81,13 +83,13 @@ def draw(logits: torch.Tensor, rows: Sequence[Row], kernel: Kernel | None = None
     return Draw(tokens, logprobs)
 
 
-def _by_torch(logits: torch.Tensor, rows: Sequence[Row]) -> Draw:
+def _draw_by_torch(logits: torch.Tensor, rows: Sequence[Row]) -> Draw:
     scaled = _support(logits.float(), rows)
     top, likeliest = scaled.max(dim=-1)
     if not bool(torch.isfinite(top).all()):
         raise InfrastructureError(DIVERGED)
     weights = torch.exp(scaled - top[:, None])
-    drawn, total = _inverse(weights, [row.uniform for row in rows])
+    drawn, total = _inverse_cdf(weights, [row.uniform for row in rows])
     greedy = torch.tensor([row.params.temperature == 0 for row in rows], device=logits.device)
     tokens = torch.where(greedy, likeliest, drawn)
     logprobs = (scaled.gather(1, tokens[:, None])[:, 0] - top).double() - total.log()
@@ -137,7 +139,7 @@ def _truncated(logits: torch.Tensor, params: SamplingParams) -> torch.Tensor:
 
 
 def _smallest_in_nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Returns the least probability in the smallest set of ids that holds `top_p` of the mass."""
+    """Returns the least probability in the nucleus: the smallest set of ids that holds `top_p` of the mass."""
     for count in (min(HEAD, len(probabilities)), len(probabilities)):
         ordered = probabilities.topk(count).values
         reached = ordered.double().cumsum(0) >= top_p
@@ -147,8 +149,9 @@ def _smallest_in_nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Ten
     return ordered[last]
 
 
-def _inverse(weights: torch.Tensor, uniform: Sequence[float]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the ids at which the cumulative weights (R, V) pass the uniform numbers, and the total of each row.
+def _inverse_cdf(weights: torch.Tensor, uniform: Sequence[float]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the ids at which the cumulative weights (R, V) pass the uniform numbers times the total of their row, and
+    these totals.
 
     Where rounding puts a number past the end, it returns the last id with a weight.
     """
@@ -183,7 +186,7 @@ class Choices:
             )
         self.ids = (min(map(min, self._all)), max(map(max, self._all)))  # the least and the greatest
         self._first, self._last, self._depth = 0, len(self._all), 0  # remaining choices, and the number of tokens
-        self._ends = False  # whether the tokens so far are a choice
+        self._ends = False  # whether the tokens so far are a whole choice
 
     @property
     def complete(self) -> bool:

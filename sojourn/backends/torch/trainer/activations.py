@@ -1,7 +1,8 @@
 """Activation checkpointing within a budget of bytes (Chen et al. 2016, arXiv:1604.06174).
 
-Beyond the budget, the first layers of the decoder keep their input alone and are computed again in the backward pass,
-when the activations of the later ones are freed. As few layers as needed do so: a batch that fits costs nothing more.
+Beyond the budget, the first layers of the decoder keep only their input and are recomputed in the backward pass, when
+the activations of the later layers are already freed. As few layers as needed do so: a batch that fits costs nothing
+more.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ class Cost:
     """The bytes per token that layers keep for the backward pass."""
 
     layers: tuple[int, ...]  # the activations of each layer
-    inputs: int  # the input of one layer, kept where the layer is computed again
+    inputs: int  # the input of one layer, kept where the layer is recomputed
 
     def recomputed(self, tokens: int, max_bytes: float) -> int:
-        """Returns how many of the first layers to compute again: as few as keep the rest within the budget, or all."""
+        """Returns how many of the first layers to recompute: as few as keep the rest within the budget, or all."""
         for count in range(len(self.layers)):
             if (count * self.inputs + sum(self.layers[count:])) * tokens <= max_bytes:
                 return count
@@ -58,7 +59,7 @@ def checkpointed(layers: Sequence[Any]) -> Iterator[None]:
 
 def _kept_bytes(layers: Sequence[Any], run: Callable[[], Any]) -> tuple[list[int], int]:
     """Returns the bytes that each layer keeps in a pass, every storage counted once, and those of a layer's input."""
-    held: dict[int, torch.UntypedStorage] = {}  # alive meanwhile, so that no address is used by two storages
+    held: dict[int, torch.UntypedStorage] = {}  # kept alive meanwhile, so that no two storages have the same address
     each: list[int] = []
     inputs = 0
 

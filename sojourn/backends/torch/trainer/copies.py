@@ -13,8 +13,8 @@ from sojourn.backends.torch.trainer.trainer import TorchTrainer
 class TrainerCopy(TorchTrainer):
     """A trainer of a copy of the policy's weights; frozen weights are shared with it.
 
-    Whatever made the copy keeps its state, not a checkpoint's folder of weights, so `state` holds the weights, the
-    reference and the optimiser's moments as arrays.
+    Its state is saved by the component that made the copy, and not in a checkpoint's folder of weights, so `state`
+    holds the weights, the reference and the optimiser's moments as arrays.
     """
 
     def state(self) -> Mapping[str, Any]:
@@ -38,10 +38,11 @@ class TrainerCopy(TorchTrainer):
 
 
 class CopyableTrainer(TorchTrainer):
-    """The trainer of the policy (see `abilities.Copies`)."""
+    """The trainer of the policy, which can be copied (see `abilities.Copies`)."""
 
     def copy(self, optim: Any, *, reference: bool) -> TrainerCopy:
-        """Returns a trainer of a copy of the present weights, in a stage that never ends: use a constant schedule."""
+        """Returns a trainer of a copy of the present weights, in a stage without an end, which needs a constant
+        schedule."""
         copied = TrainerCopy(self.passes.copy(), _send_nowhere, self._timeline)
         copied.begin(optim, 1, reference=reference)
         return copied

@@ -9,11 +9,12 @@ import torch
 from sojourn.backends.torch.trainer.decoder import Decoder
 from sojourn.batch import share
 
-PREFIX = "critic."  # of the names of its parameters
+PREFIX = "critic."  # begins the names of its parameters
 
 
 class Head(torch.nn.Module):
-    """Maps each hidden state to a value, in fp32; to 0 until it is trained. With a `width`, by a hidden layer."""
+    """Maps each hidden state to a value, in fp32; before training every value is 0. With a `width` there is a hidden
+    layer of that size."""
 
     def __init__(self, size: int, width: int) -> None:
         super().__init__()
@@ -23,8 +24,8 @@ class Head(torch.nn.Module):
         torch.nn.init.zeros_(self.out.bias)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """Returns the values (n,) of hidden states (n, H), whose layer norm is taken first: how large a model's states
-        are says nothing about returns."""
+        """Returns the values (n,) of hidden states (n, H). These are normalised first (layer norm), as their scale says
+        nothing about returns."""
         with torch.autocast(states.device.type, enabled=False):
             rows = torch.nn.functional.layer_norm(states.float(), states.shape[-1:])
             if self.hidden is not None:

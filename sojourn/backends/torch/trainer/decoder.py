@@ -13,10 +13,10 @@ from sojourn.batch import share
 
 
 class Decoder:
-    """The layers of a transformers model. Those of a form that our kernel knows pass through it.
+    """The decoder layers of a transformers model. Layers of a form that our kernel supports are computed by it.
 
-    What they keep for the backward pass stays within `activation_bytes`. With `bf16`, on a CPU, only matrix products
-    are of bf16 and all else is of fp32.
+    `recomputed` says which layers to checkpoint so that activations stay within `activation_bytes`. With `bf16`, on a
+    CPU, the factors of matrix products are bf16 and everything else is fp32.
     """
 
     def __init__(self, model: Any, *, bf16: bool, kernel: bool = True, activation_bytes: float = float("inf")) -> None:
@@ -43,7 +43,7 @@ class Decoder:
         return hidden if self.fused else hidden.index_select(0, rows)
 
     def recomputed(self, tokens: int) -> Sequence[Any]:
-        """Returns the layers that would keep too much for the backward pass of so many tokens."""
+        """Returns the layers to checkpoint (recompute in the backward pass) in a pass of this many tokens."""
         layers = activations.layers_of(self.base.get_decoder())
         if self._cost is None:
             self._cost = activations.measure(layers, self.probe)

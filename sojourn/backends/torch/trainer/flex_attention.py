@@ -1,6 +1,6 @@
-"""Attention over a tree of tokens on CUDA devices: torch's FlexAttention, compiled, with a block mask of the tree.
+"""Computes attention over a tree of tokens on CUDA devices by torch's FlexAttention, compiled, with a block mask.
 
-Elsewhere FlexAttention computes every score and has no gradient, so `tree_attention` attends run by run there.
+On other devices FlexAttention computes every score and has no gradient, so `tree_attention` attends block by block.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from sojourn.batch.share import Tree
 class BlockMasks:
     """The block masks of a tree, one for each sliding window that the layers have.
 
-    Nodes stand in depth-first order, so those below a node follow it without a gap: a node sees what comes before it
-    and has not ended.
+    Nodes are in depth-first order, so the descendants of node k are the nodes from k + 1 to `ends[k] - 1`: node q
+    attends to node k if k <= q < `ends[k]`.
     """
 
     def __init__(self, tree: Tree, device: torch.device) -> None:
@@ -30,17 +30,17 @@ class BlockMasks:
         """Returns the mask for this window, or for full attention where it is None."""
         if window not in self._masks:
             count = len(self._end)
-            self._masks[window] = create_block_mask(self._rule(window), None, None, count, count, self._end.device)
+            self._masks[window] = create_block_mask(self._mask_mod(window), None, None, count, count, self._end.device)
         return self._masks[window]
 
-    def _rule(self, window: int | None) -> Any:
+    def _mask_mod(self, window: int | None) -> Any:
         end, position = self._end, self._position
 
-        def sees(batch: Any, head: Any, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        def visible(batch: Any, head: Any, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
             path = (k <= q) & (q < end[k])
             return path if window is None else path & (position[q] - position[k] < window)
 
-        return sees
+        return visible
 
 
 def attend(
@@ -51,7 +51,7 @@ def attend(
     scaling: float | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """Returns what each node attends to: (1, M, heads, head)."""
+    """Returns the attention of each node: (1, M, heads, head)."""
     kernel = _compiled() if query.is_cuda else flex_attention
     key, value = key.to(query.dtype), value.to(query.dtype)
     attended = kernel(query, key, value, _softcap(softcap), mask, scaling, enable_gqa=True)

@@ -1,7 +1,7 @@
 """The vocabulary head: computes the log-probability of one token per row and the row's entropy in bounded memory.
 
-The rows are divided into chunks. A single chunk keeps its logits for the backward pass; of several, each chunk's logits
-are computed again there. Both passes are in closed form (d logprob = onehot - p; d entropy = -p (log p + entropy)), and
+The rows are divided into chunks. The logits of a single chunk are kept for the backward pass; with several chunks, they
+are recomputed there. Both passes are in closed form (d logprob = onehot - p; d entropy = -p (log p + entropy)), and
 work on the logits is done in blocks that stay in the processor's cache.
 """
 
@@ -36,7 +36,7 @@ class HeadQuery:
     temperature: torch.Tensor  # (n,)
     allowed: Mapping[int, torch.Tensor]  # row -> token ids; rows that are absent may be any token
     cap: float | None  # soft cap of the logits
-    half: bool  # whether matrix products are of bf16
+    bf16: bool  # whether matrix products round their factors to bf16
     chunk_rows: int
 
     @classmethod
@@ -134,21 +134,21 @@ class _Head(torch.autograd.Function):
         ctx: Any, *grads: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
         hidden, weight, bias, logsumexp, entropy = ctx.saved_tensors
-        query, table, to_hidden = ctx.query, _table(weight, ctx.query), torch.zeros_like(hidden)
-        to_weight = to_bias = None
+        query, table, hidden_grad = ctx.query, _table(weight, ctx.query), torch.zeros_like(hidden)
+        weight_grad = bias_grad = None
         for rows in query.chunks():
             logits = ctx.kept if ctx.kept is not None else _logits(hidden, table, bias, query, rows)
             ctx.kept = None  # overwritten here
             for block in _blocks(rows, logits):
                 block_logits = logits[block.start - rows.start : block.stop - rows.start]
                 _differentiate(block_logits, query, block, logsumexp, entropy, grads)
-            to_hidden[rows] = product.linear(logits, table.T, bf16=query.half)
+            hidden_grad[rows] = product.linear(logits, table.T, bf16=query.bf16)
             if ctx.needs_input_grad[1]:
-                to_weight = _sum(to_weight, product.linear(logits.T, hidden[rows].T, bf16=query.half))
+                weight_grad = _sum(weight_grad, product.linear(logits.T, hidden[rows].T, bf16=query.bf16))
             if ctx.needs_input_grad[2]:
-                to_bias = _sum(to_bias, logits.sum(0))
-        given = (None if to is None else to.to(weight.dtype) for to in (to_weight, to_bias))
-        return to_hidden, *given, None
+                bias_grad = _sum(bias_grad, logits.sum(0))
+        parameter_grads = (None if g is None else g.to(weight.dtype) for g in (weight_grad, bias_grad))
+        return hidden_grad, *parameter_grads, None
 
 
 def _slices(start: int, stop: int, size: int) -> Iterator[slice]:
@@ -167,7 +167,7 @@ def _logits(
 ) -> torch.Tensor:
     """Returns the logits (rows, V) in fp32, soft-capped, over the temperature and constrained, in new memory."""
     with torch.autocast(hidden.device.type, enabled=False):
-        logits = product.linear(hidden[rows], table, bias, bf16=query.half)
+        logits = product.linear(hidden[rows], table, bias, bf16=query.bf16)
     for block in _blocks(rows, logits):
         block_logits = logits[block.start - rows.start : block.stop - rows.start]
         if query.cap:
@@ -186,21 +186,21 @@ def _differentiate(
     entropy: torch.Tensor,
     grads: tuple[torch.Tensor | None, ...],
 ) -> None:
-    to_logprobs, to_entropy = (None if g is None else g[block, None] for g in grads)
+    logprobs_grad, entropy_grad = (None if g is None else g[block, None] for g in grads)
     temperature = query.temperature[block, None]
     cap_grad = None
     if query.cap:  # the gradient of tanh is 1 - tanh^2
         cap_grad = (block_logits * (temperature / query.cap)).square_().neg_().add_(1)
     forbidden = query.forbidden(block, block_logits) if cap_grad is not None else None
     block_logits.sub_(logsumexp[block, None])
-    grad = 0.0 if to_logprobs is None else -to_logprobs
-    if to_entropy is not None:
-        factor = (block_logits + entropy[block, None]).mul_(-to_entropy).add_(grad)
+    grad = 0.0 if logprobs_grad is None else -logprobs_grad
+    if entropy_grad is not None:
+        factor = (block_logits + entropy[block, None]).mul_(-entropy_grad).add_(grad)
         block_logits.exp_().mul_(factor.div_(temperature))
     else:
         block_logits.exp_().mul_(grad / temperature)
-    if to_logprobs is not None:
-        block_logits.scatter_add_(1, query.tokens[block, None], to_logprobs / temperature)
+    if logprobs_grad is not None:
+        block_logits.scatter_add_(1, query.tokens[block, None], logprobs_grad / temperature)
     if cap_grad is not None:
         block_logits.mul_(cap_grad)
     if forbidden is not None:
@@ -213,4 +213,4 @@ def _sum(before: torch.Tensor | None, more: torch.Tensor) -> torch.Tensor:
 
 def _table(weight: torch.Tensor, query: HeadQuery) -> torch.Tensor:
     """Returns the weights as every chunk multiplies by them: in bf16 on an accelerator; on a CPU the kernel rounds."""
-    return weight.to(torch.bfloat16) if query.half and weight.device.type != "cpu" else weight
+    return weight.to(torch.bfloat16) if query.bf16 and weight.device.type != "cpu" else weight

@@ -1,4 +1,4 @@
-"""Passes of the policy, and of its critic, over a batch.
+"""Computes forward passes of the policy, and of its critic, over a batch.
 
 A batch is divided into micro-batches, in each of which a shared prefix is computed once.
 """
@@ -30,8 +30,8 @@ class ModelPasses:
     """A model, its critic if it has one, and the limits within which a batch passes through them.
 
     At most `token_budget` distinct tokens are computed at once, in one micro-batch or in several side by side, as many
-    as the cores allow. What the layers keep for the backward pass stays within `activation_bytes`, and the logits of a
-    chunk within `logits_bytes`.
+    as the cores allow. The activations that layers keep for the backward pass stay within `activation_bytes`, and the
+    logits of a chunk within `logits_bytes`.
     """
 
     def __init__(
@@ -118,11 +118,12 @@ class ModelPasses:
     def run(
         self, rounds: Sequence[Sequence[MicroBatch]], work: Callable[[MicroBatch], T]
     ) -> Iterator[tuple[MicroBatch, T]]:
-        """Yields each micro-batch and the result of `work` on it, in order; in the pool where any round has several."""
+        """Yields each micro-batch and the result of `work` on it, in order; uses the worker pool where any round has
+        several micro-batches."""
         micro_batches = [micro_batch for together in rounds for micro_batch in together]
-        works = [partial(work, micro_batch) for micro_batch in micro_batches]
+        tasks = [partial(work, micro_batch) for micro_batch in micro_batches]
         parallel = any(len(together) > 1 for together in rounds)
-        return zip(micro_batches, self.pool.run(works) if parallel else (one() for one in works), strict=True)
+        return zip(micro_batches, self.pool.run(tasks) if parallel else (task() for task in tasks), strict=True)
 
     def forward(
         self, micro_batch: MicroBatch, where: IntArray, needs: frozenset[str], tokens: IntArray, *, after: bool = False
@@ -159,6 +160,6 @@ class ModelPasses:
         return PassOutput(logprobs, entropy if "entropy" in needs else entropy.detach(), values, columns)
 
     def recomputed(self, tokens: int, needs: frozenset[str]) -> list[Any]:
-        """Returns the layers that would keep too much for the backward pass of so many tokens."""
+        """Returns the layers to checkpoint (recompute in the backward pass) in a pass of this many tokens."""
         own = self.critic.decoder if self.critic is not None and "critic" in needs else None
         return [layer for decoder in (self.decoder, own) if decoder for layer in decoder.recomputed(tokens)]

@@ -21,7 +21,8 @@ def rounds(batch: Batch, budget: int, workers: int = 1) -> Iterator[list[IntArra
     """Yields rounds of micro-batches, each as the numbers of its sequences.
 
     A round has at most `budget` nodes, or one sequence. Where `workers` could not all be kept busy, or would compute so
-    much of the shared prefixes twice that it costs more than they gain, each micro-batch is a round of its own.
+    much of the shared prefixes repeatedly that it costs more than parallelism gains, each micro-batch is a round of its
+    own.
     """
     sequences = in_order(batch)
     divided = _balanced(sequences, budget, workers) if workers > 1 and sequences else _rounds(sequences, budget, 1)

@@ -26,12 +26,13 @@ from sojourn.timeline import Timeline
 from sojourn.types import Batch, FloatArray, Forward, IntArray
 
 T = TypeVar("T")
-UPDATE = "update"  # the objective that is minimised, beside further ones
+UPDATE = "update"  # the name of the objective that is minimised; losses may name further ones
 Weights = Iterator[tuple[str, torch.Tensor]]
 
 
 class MicroBatchResult(NamedTuple):
-    """Holds what the losses gave for a micro-batch: gradients and value of the objective, and weighted sums."""
+    """Holds the results of a micro-batch: gradients by objective, the value of the objective that is minimised, the
+    weighted sums of metrics, and the sum of weights."""
 
     gradients: Mapping[str, Gradients]
     objective: float
@@ -169,7 +170,7 @@ class TorchTrainer:
 
     @contextmanager
     def _reference_weights(self) -> Iterator[None]:
-        """Lets the parameters point at the reference weights meanwhile; nothing is copied."""
+        """Makes the parameters refer to the reference weights inside the context; nothing is copied."""
         if self._reference is None:
             raise ValueError("no reference weights: call begin(reference=True) at the start of the stage")
         present = {name: p.data for name, p in self.trainable.items()}
@@ -188,23 +189,23 @@ class TorchTrainer:
         if all(loss.zero_at_zero_advantage for loss in losses):
             batch = _without_zero_advantages(batch)
         sums: dict[str, float] = {}
-        objective = weight = trained = laid_out = computed = 0.0
+        objective = weight = trained = in_sequences = computed = 0.0
         rounds = list(self.passes.rounds(batch))
-        at_once = max(
+        largest_round = max(
             (sum(len(micro_batch.tree.tokens) for micro_batch in micro_batches) for micro_batches in rounds), default=0
         )
-        with activations.checkpointed(self.passes.recomputed(at_once, needs)):
+        with activations.checkpointed(self.passes.recomputed(largest_round, needs)):
             for micro_batch, result in self.passes.run(
                 rounds, lambda micro_batch: self._differentiate(micro_batch, losses, needs)
             ):
                 self._add(result.gradients)
                 trained += np.count_nonzero(micro_batch.batch.weight)
-                laid_out, computed = laid_out + len(micro_batch.batch), computed + len(micro_batch.tree.tokens)
+                in_sequences, computed = in_sequences + len(micro_batch.batch), computed + len(micro_batch.tree.tokens)
                 objective, weight = objective + result.objective, weight + result.weight
                 for name, value in result.sums.items():
                     sums[name] = sums.get(name, 0.0) + value
         means = {name: value / weight for name, value in sums.items()}
-        counts = {"trained_tokens": trained, "sequence_tokens": laid_out, "computed_tokens": computed}
+        counts = {"trained_tokens": trained, "sequence_tokens": in_sequences, "computed_tokens": computed}
         return {"loss": objective, **counts, **means}
 
     def _differentiate(
@@ -248,8 +249,8 @@ class TorchTrainer:
 
 
 def _without_zero_advantages(batch: Batch) -> Batch:
-    """Leaves out the sequences whose every advantage is 0, from which losses in proportion to the advantage learn
-    nothing; their metrics are not computed either."""
+    """Leaves out the sequences of which every advantage is 0: there, losses that are 0 at advantage 0 have no gradient.
+    Their metrics are not computed either."""
     spans = list(zip(batch.offsets, batch.offsets[1:], strict=False))
     kept = [s for s, (start, stop) in enumerate(spans) if np.any(batch.advantages[start:stop])]
     return batch.take(np.array(kept, dtype=np.int64)) if len(kept) < len(spans) else batch
