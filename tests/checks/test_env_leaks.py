@@ -207,7 +207,7 @@ class Remembers(Waits):
         (LetsGoLate, "cancelled at await 2 of start() and closed, it leaves the temporary file tmp"),
         (LetsGoLateInSteps, "cancelled at await 2 of action 1 and closed, it leaves the temporary file tmp"),
         (Translates, "cancelled in start(), it went on, with RuntimeError('interrupted')"),
-        (Remembers, "after plays that were left and cancelled, after 0 actions observation is"),
+        (Remembers, "after plays that were cancelled, after 0 actions observation is"),
     ],
 )
 async def test_a_world_that_cannot_be_cancelled_somewhere_is_caught(env, told):
@@ -260,7 +260,7 @@ class Family(World):
 async def test_what_outlives_a_killed_process_is_caught(tmp_path, monkeypatch, env):
     (tmp_path / "held_family.py").write_text(HELD)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("sojourn.checks.env.other_process.DIES_S", 5.0 if env == "Held" else 0.5)
+    monkeypatch.setattr("sojourn.checks.env.other_process.ENDS_S", 5.0 if env == "Held" else 0.5)
     try:
         report = await check_env(__import__("held_family").Family(env))
     finally:
