@@ -32,7 +32,7 @@ NO_OWN_TOOLS = (
     "tools are declared and called in Sojourn's words, as the template declares none or does not write the arguments "
     "of calls as JSON"
 )
-REWRITES = "it rewrites earlier replies, so every turn whose prompt changes that way begins a new context"
+REWRITES = "it changes what came before when a conversation goes on, so that such a turn begins a new context"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,9 @@ class Auto:
         if own is not None:
             return own
         if bound is not None:
-            return _noted(bound, f"chat format: {template}, because the model's own chat template is not exact: {broken}")
+            return _noted(
+                bound, f"chat format: {template}, because the model's own chat template is not exact: {broken}"
+            )
         raise RenderError(
             f"the model's own chat template is not exact ({broken}), and its tokenizer has the tokens of no other "
             "format: expected a template that keeps what was sampled: name a renderer, or use another model"
@@ -94,6 +96,8 @@ def broken_promise(renderer: Renderer, judged: list[Verdict], thinking: bool) ->
     needed = NEEDED | ({THOUGHTS} if thinking else set())
     for verdict in judged:
         missing = verdict.outcome is Outcome.NOT_OFFERED and verdict.promise in needed
+        if missing and verdict.promise == THOUGHTS:
+            return "it writes no thoughts, which thinking = true asks for"
         if missing or verdict.outcome is Outcome.FAILED:
             return f"'{verdict.promise}' fails: {verdict.detail[:300]}"
     return ""

@@ -1,4 +1,4 @@
-"""Learns how a chat template writes thoughts and tool calls by rendering words that no template has, and finding them."""
+"""Learns how a chat template writes thoughts and tool calls by rendering words that none has, and finding them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ PROBE = (Message(Role.USER, "q"),)
 NAMES, KEYS, WORD, THOUGHT = ("zqa", "zqb"), ("zqk", "zql"), "zqword", "zqthought"
 TOOLS = tuple(Tool(name, "A tool.", {"type": "object", "properties": {}}) for name in NAMES)
 OPENED = re.compile(r"<think>\s*(</think>\s*)?$")
+NAME, MIDDLE = '{"name": "', re.compile(r'", "(\w+)": ')
+PARTS = re.compile(r"[^\s\[\]{}<>]+|[\[\]{}<>]")
 CALLED = re.compile(r"[^\s\"'{}<>|\[\]]+")  # a function's name
 
 
@@ -45,7 +47,11 @@ class ThoughtForm(NamedTuple):
 
 class CallForm(NamedTuple):
     """How tool calls are written: `before` name `middle` arguments `after`, with `between` from one call to the next
-    (None where a reply has one call at most). `texts` says whether text may stand before a call."""
+    (None where a reply has one call at most). `texts` says whether text may stand before a call.
+
+    A form with a `key` writes each call as one JSON object, with the name under "name" and the arguments under that
+    key: it is read in any order of its keys, ids included.
+    """
 
     before: str
     middle: str
@@ -53,22 +59,20 @@ class CallForm(NamedTuple):
     between: str | None
     stop: str  # the control token that ends a reply with calls
     texts: bool
+    mark: str  # a reply with this text, blanks aside, is a call
+    key: str = ""
 
     def parse(self, text: str) -> tuple[str, tuple[ToolCall, ...]]:
         """Returns the text before the calls, and the calls. Raises `ActionError` with a message for the model."""
-        mark = self.before.strip()
-        place = text.find(mark) if self.texts else (len(text) - len(text.lstrip()) if self._begins(text, mark) else -1)
-        if place < 0:
+        if (place := self._place(text)) is None:
             return text, ()
-        calls, rest = [], text[place:]
-        opening = self.before
+        calls, rest, opening = [], text[place:], self.before
         while True:
             call, rest = self._one(rest, opening)
             calls.append(call)
-            following = match_loosely(self.between, rest) if self.between is not None else None
-            if following is None:
+            if self.between is None or match_loosely(self.between, rest) is None:
                 break
-            opening = self.between or ""
+            opening = self.between
         if (end := match_loosely(self.after, rest)) is None:
             raise ActionError(f"Your tool call was not finished: write {self.example}.")
         return (text[:place] + rest[end:]).strip(), tuple(calls)
@@ -76,50 +80,70 @@ class CallForm(NamedTuple):
     @property
     def example(self) -> str:
         """Returns a call as the model is to write it."""
-        return f"{self.before.strip()}...{self.middle}{{...}}{self.after}".strip()
+        inner = f'{{"name": "...", "{self.key}": {{...}}}}' if self.key else f"...{self.middle}{{...}}"
+        return f"{self.before.strip()}{inner}{self.after}".strip()
 
     def problem(self, message: Message) -> str:
         """Returns the mark that a message's text spells, which would be read back as a call; else nothing."""
-        mark = self.before.strip()
-        spelled = mark in message.text if self.texts else self._begins(message.text, mark)
-        return mark if spelled else ""
+        return self.mark if self._place(message.text) is not None else ""
 
-    def _begins(self, text: str, mark: str) -> bool:
-        return text.lstrip().startswith(mark)
+    def _place(self, text: str) -> int | None:
+        """Returns where the calls begin."""
+        pattern = re.compile(_loose(self.mark))
+        found = pattern.search(text) if self.texts else pattern.match(text)
+        return found.start() if found else None
 
     def _one(self, text: str, opening: str) -> tuple[ToolCall, str]:
-        """Reads one call; returns it and the text after its arguments."""
+        """Reads one call; returns it and the text after it."""
         unfinished = f"Your tool call was not finished: write {self.example}."
-        start = match_loosely(opening, text)
-        if start is None or not (name := CALLED.match(text, start)):
+        if (start := match_loosely(opening, text)) is None:
             raise ActionError(unfinished)
-        end = match_loosely(self.middle, text[name.end() :])
-        if end is None:
-            raise ActionError(unfinished)
-        body = text[name.end() + end :]
+        if self.key:
+            value, rest = self._json(text[start:])
+            name, arguments = value.get("name"), value.get(self.key, {})
+            if not isinstance(name, str) or not name:
+                raise ActionError(f'Your tool call {text[start:][:60]!r} has no "name": write {self.example}.')
+        else:
+            found = CALLED.match(text, start)
+            end = match_loosely(self.middle, text[found.end() :]) if found else None
+            if found is None or end is None:
+                raise ActionError(unfinished)
+            name, (arguments, rest) = found[0], self._json(text[found.end() + end :])
+        if not isinstance(arguments, dict):
+            raise ActionError(f"The arguments of your call of {name[:40]!r} are no JSON object: write {self.example}.")
+        return ToolCall(name, arguments), rest
+
+    def _json(self, text: str) -> tuple[dict[str, Any], str]:
         try:
-            value, length = json.JSONDecoder(parse_constant=_no_constant).raw_decode(body)
+            value, length = json.JSONDecoder(parse_constant=_no_constant).raw_decode(text)
             json.dumps(value, ensure_ascii=False).encode()  # JSON can escape half a surrogate pair: no text holds it
         except (ValueError, RecursionError) as error:
             raise ActionError(f"Your tool call is not JSON ({str(error)[:80]}): write {self.example}.") from None
         if not isinstance(value, dict):
-            raise ActionError(f"The arguments of your call of {name[0][:40]!r} are no JSON object: {self.example}.")
-        return ToolCall(name[0], value), body[length:]
+            raise ActionError(f"Your tool call {text[:60]!r} is no JSON object: write {self.example}.")
+        return value, text[length:]
 
 
 def match_loosely(literal: str, text: str) -> int | None:
-    """Returns where `text` goes on after `literal`, blanks aside and with any call's id; None where it is not there."""
-    parts = [re.escape(part) for part in literal.split()]
-    pattern = r"\s*" + r"\s*".join(parts) + (r"\s*" if literal[-1:].isspace() or not literal else "")
-    pattern = re.sub(r"call0000\d", r"[\\w-]*", pattern)
-    found = re.match(pattern, text)
+    """Returns where `text` goes on after `literal`, blanks aside; None where it is not there."""
+    found = re.match(_loose(literal) + r"\s*", text)
     return found.end() if found else None
+
+
+def _loose(literal: str) -> str:
+    """Returns the pattern of a text that may have blanks around brackets and where it has blanks."""
+    return r"\s*" + r"\s*".join(re.escape(part) for part in PARTS.findall(literal))
 
 
 def declares_tools(program: Program) -> bool:
     """Returns whether the template writes the tools that it is given."""
     text = _try(program, PROBE, tools=TOOLS)
     return text is not None and all(name in text for name in NAMES)
+
+
+def switches_thinking(program: Program) -> bool:
+    """Returns whether the template asks for thoughts where thinking is on."""
+    return len({_try(replace(program, thinking=thinking), PROBE) for thinking in (False, True)}) == 2
 
 
 def thought_form(program: Program) -> ThoughtForm | None:
@@ -154,8 +178,20 @@ def call_form(program: Program, stop: str, thoughts: ThoughtForm | None) -> tupl
         ending = _ending(program, after, stop)
         after = after.rpartition(ending)[0] if ending else after
         texts = text is not None and WORD in text and text.index(WORD) < text.index(NAMES[0])
-        return asked, CallForm(before, middle, after, between, ending or stop, texts)
+        opening = [text for text in program.codec.controls if before.strip().startswith(text)]
+        form = CallForm(before, middle, after, between, ending or stop, texts, max(opening, default=before.strip()))
+        return asked, _as_objects(form)
     return None
+
+
+def _as_objects(form: CallForm) -> CallForm:
+    """Returns a form whose calls are JSON objects as one that reads whole objects; any other as it is."""
+    key = MIDDLE.fullmatch(form.middle)
+    if key is None or not form.before.endswith(NAME):
+        return form
+    between = form.between.partition("}")[2].removesuffix(NAME) if form.between is not None else None
+    before, after = form.before.removesuffix(NAME), form.after.partition("}")[2]
+    return form._replace(before=before, after=after, between=between, key=key[1])
 
 
 def _ways(program: Program) -> Iterator[Program]:

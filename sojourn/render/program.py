@@ -16,9 +16,11 @@ from sojourn.types import Message, Role, Tool, ToolCall
 CUTS = tuple(chr(number) for number in range(0xFDD0, 0xFDF0))
 TODAY = datetime(2026, 1, 1)  # for templates that print the date: a run must not depend on the day
 FORMS = ("%d", "%b", "%B", "%Y", "%m", "%y", "%A", "%a")
-FIXED_DATE = "{%- macro strftime_now(form) -%}{{ form" + "".join(
-    f" | replace('{form}', '{TODAY.strftime(form)}')" for form in FORMS
-) + " }}{%- endmacro %}"
+FIXED_DATE = (
+    "{%- macro strftime_now(form) -%}{{ form"
+    + "".join(f" | replace('{form}', '{TODAY.strftime(form)}')" for form in FORMS)
+    + " }}{%- endmacro %}"
+)
 
 
 @dataclass(frozen=True)
@@ -26,13 +28,14 @@ class Program:
     """A tokenizer's chat template and how it wants to be asked.
 
     `arguments` is how it takes the arguments of tool calls, `content` what it takes as the text of a message that has
-    calls alone.
+    calls alone; with `thought_in_text` it takes a thought between `<think>` and `</think>` before the text.
     """
 
     codec: Codec
     thinking: bool = False
     arguments: Literal["mapping", "json"] = "mapping"
     content: str | None = ""
+    thought_in_text: bool = False
 
     def render(self, messages: Iterable[Message | str], cut: str, tools: Sequence[Tool] = (), *, prompt: bool) -> str:
         """Returns the text that the template gives; a string among the messages is a reply to insert unchanged."""
@@ -75,10 +78,12 @@ class Program:
         refuse_images(message.images, message.role)
         text = self.with_cuts(message.text, cut)
         converted: dict[str, Any] = {"role": str(message.role), "content": text}
-        if message.thought:
+        if message.thought and self.thought_in_text:
+            converted["content"] = f"<think>\n{self.with_cuts(message.thought, cut)}\n</think>\n\n{text}"
+        elif message.thought:
             converted["reasoning_content"] = converted["thinking"] = self.with_cuts(message.thought, cut)
         if message.calls:
-            converted["content"] = text or self.content
+            converted["content"] = converted["content"] or self.content
             converted["tool_calls"] = [self._call(call, number, cut) for number, call in enumerate(message.calls)]
         if message.role is Role.TOOL:
             converted |= {"name": message.answers or "", "tool_call_id": call_id(answered)}

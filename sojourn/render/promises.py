@@ -1,4 +1,4 @@
-"""What every renderer promises, as checks: an extended context must equal the context rendered afresh, token for token."""
+"""Judges what every renderer promises: an extended context equals the context rendered afresh, token for token."""
 
 from __future__ import annotations
 
@@ -107,9 +107,7 @@ def verdicts(renderer: Renderer, tokenizer: Any) -> Iterator[Verdict]:
     """
     controls = spellings(tokenizer) if tokenizer is not None else []
     for conversation in conversations(controls):
-        yield _judge(
-            AFRESH + conversation.name, _extends, renderer, conversation, tokenizer
-        )
+        yield _judge(AFRESH + conversation.name, _extends, renderer, conversation, tokenizer)
     yield _judge("a truncated sample is closed", _closes_truncated, renderer)
     for name, messages in REPLIES.items():
         yield _judge(f"a reply reads back: {name}", _reads_back, renderer, messages)

@@ -27,8 +27,9 @@ class Template:
 
     The tokens after a sample are found by rendering the sample after a short stand-in for the conversation and taking
     what follows it; so they must not depend on earlier messages. `extend` returns None where the template does not
-    keep the sample as it was (Qwen3 removes earlier thoughts), and, for templates that remove thoughts, whenever there
-    is a new user message, as an earlier turn may then lose its thought. `check_renderer` proves it for a model.
+    keep the sample as it was (Qwen3 removes earlier thoughts), and, for templates that remove thoughts, or move the
+    system message to the last user message (Mistral), whenever there is a new user message. `check_renderer`
+    proves it for a model.
 
     Deviations from plain `apply_chat_template`: texts are never trimmed, and are tokenised by themselves, so that
     nothing in them can become a control token; where a template refuses system messages or two user messages in a row,
@@ -53,7 +54,7 @@ class Templated:
     note: str = ""  # says how the template is used, where `auto` chose it
     stops: tuple[int, ...] = field(init=False)
     stop: str = field(init=False)  # the text by which the template ends the assistant's turn
-    keeps_thoughts: bool = field(init=False)
+    keeps_history: bool = field(init=False)  # what came before, when the user speaks again
     opens_thought: bool = field(init=False)
     program: Program = field(init=False)
     accepted: Accepted = field(init=False)
@@ -70,7 +71,7 @@ class Templated:
         self._set(stop=self._find_stop())
         head = self.program.render(PROBE, CUTS[0], prompt=True).replace(CUTS[0], "")
         self._set(opens_thought=head.rstrip().endswith("<think>"))
-        self._set(thoughts=learned.thought_form(self.program))
+        self._learn_thoughts()
         found = None
         if self.own_tools and learned.declares_tools(self.program):
             found = learned.call_form(self.program, self.stop, self.thoughts)
@@ -79,8 +80,7 @@ class Templated:
         eos = self.codec.tokenizer.eos_token_id
         ends = [self.codec.token(self.stop), *([self.codec.token(calls.stop)] if calls else [])]
         self._set(stops=tuple(dict.fromkeys([*ends, *([] if eos is None else [eos])])))
-        thought = Message(Role.ASSISTANT, "<think>\nt\n</think>\n\nx")
-        self._set(keeps_thoughts=self._after(thought.text, PROBE) is not None)
+        self._set(keeps_history=self._keeps_thoughts() and self._keeps_opening())
 
     def open(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Prompt:
         messages = self.accepted.convert(messages, tools)
@@ -92,7 +92,7 @@ class Templated:
         messages = self.accepted.convert(messages)
         tokens = [int(token) for token in last.tokens]
         closed = bool(tokens) and tokens[-1] in self.stops
-        if not self.keeps_thoughts and any(message.role is Role.USER for message in messages):
+        if not self.keeps_history and any(message.role is Role.USER for message in messages):
             return None
         reply = self.decode(tokens[:-1] if closed else tokens)
         tail = self._after(reply, messages, self.decode(tokens[-1:]) if closed else "")
@@ -137,6 +137,29 @@ class Templated:
     def decode(self, tokens: Sequence[int] | IntArray) -> str:
         return self.codec.decode(tokens)
 
+    def _learn_thoughts(self) -> None:
+        self._set(thoughts=learned.thought_form(self.program))
+        if self.thinking and not (self.thoughts and self.thoughts.end) and learned.switches_thinking(self.program):
+            program = replace(self.program, thought_in_text=True)
+            if form := learned.thought_form(program):
+                self._set(program=program, thoughts=form)
+
+    def _keeps_thoughts(self) -> bool:
+        form = self.thoughts if self.thoughts and self.thoughts.end else ThoughtForm("<think>\n", "\n</think>\n\n")
+        return self._after(f"{'' if self.opens_thought else form.start}t{form.end}{form.plain}x", PROBE) is not None
+
+    def _keeps_opening(self) -> bool:
+        """Returns whether the system message and the tools stay where they are when the user speaks again (Mistral's
+        template moves them to the last user message)."""
+        tools = learned.TOOLS if self.calls else ()
+        opening = [*([Message(Role.SYSTEM, "s")] if self.accepted.system else []), *PROBE]
+        first = self.program.render(opening, CUTS[0], tools, prompt=True)
+        try:
+            second = self.program.render([*opening, "x", *PROBE], CUTS[0], tools, prompt=True)
+        except RenderError:
+            return True
+        return second.startswith(f"{first}x{self.stop}")
+
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -178,7 +201,9 @@ class Templated:
         with its cut mark; None where the template changes the reply or what came before it."""
         cut = unused_mark([Message(Role.ASSISTANT, reply), *messages])
         marked: list[str | Message] = [f"{cut}{reply}{cut}", reply] if reply else [""]
-        marked += self._structured(reply)  # marks may hide a thought from the template, and calls are no text to it
+        structured = self._structured(reply)  # marks may hide a thought from the template, and calls are no text to it
+        thinks = self.thoughts is not None and bool(self.thoughts.start) and self.thoughts.start.strip() in reply
+        marked = [*([] if thinks else marked), *structured]
         for said in marked:
             tools = learned.TOOLS if isinstance(said, Message) else ()
             try:
@@ -195,15 +220,13 @@ class Templated:
         return None
 
     def _structured(self, reply: str) -> list[Message]:
-        """Returns a reply with tool calls as the message that it is parsed into; for other replies, nothing."""
-        if self.calls is None:
-            return []
+        """Returns a reply with a thought or tool calls as the message that it is parsed into; for others, nothing."""
         try:
-            thought, rest = self._split(reply)
-            text, calls = self.calls.parse(rest)
+            thought, text = self._split(reply)
+            text, calls = self.calls.parse(text) if self.calls else (text, ())
         except ActionError:
             return []
-        return [Message(Role.ASSISTANT, text, thought, calls=calls)] if calls else []
+        return [Message(Role.ASSISTANT, text, thought, calls=calls)] if calls or text != reply else []
 
     def _find_stop(self) -> str:
         """Returns the first control token that the template puts after a reply, else the end-of-sequence token."""
