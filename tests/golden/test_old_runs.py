@@ -46,6 +46,9 @@ def test_it_is_shown(folder):
     assert "warmup" in sojourn("show", folder)
     assert "rl/1" in sojourn("show", folder, "--step", 1)
     assert "reward" in sojourn("show", folder, "rl/1/0/0", "--tokens")
+    assert "episodes" in sojourn(
+        "show", folder, "--find", "system:treasure shown:bakery"
+    )  # its index has another column name
 
 
 def test_its_config_makes_the_same_run_again(folder):
