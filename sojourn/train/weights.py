@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sojourn.abilities import Identifies
 from sojourn.errors import RecordError
-from sojourn.record import checkpoint
 from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.run import RunFolder
+from sojourn.record.run_weights import NamedRun, find_weights
 from sojourn.train.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -20,9 +19,18 @@ def found_weights(recipe: Recipe) -> Checkpoint | None:
     """Returns the checkpoint that `model.weights` names, or None where it names none."""
     if not recipe.model.weights:
         return None
-    found = checkpoint.latest(Path(recipe.model.weights) / "checkpoints")
+    folder, name = NamedRun.parse(recipe.model.weights)
+    if not (folder / "config.toml").is_file():
+        raise RecordError(
+            f"model.weights = '{recipe.model.weights}': expected a run folder, such as runs/x, or runs/x@120 for the "
+            "weights after 120 steps: there is no run with a complete checkpoint at this path"
+        )
+    found = find_weights(folder, name).checkpoint
     if found is None:
-        raise RecordError(f"model.weights = '{recipe.model.weights}': no run with a complete checkpoint is there")
+        raise RecordError(
+            f"model.weights = '{recipe.model.weights}' names the weights that the run began with: leave it out, and "
+            "set model.name (and model.weights) as that run does"
+        )
     return found
 
 

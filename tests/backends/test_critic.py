@@ -16,7 +16,7 @@ from sojourn.backends.torch.trainer.pass_columns import COLUMNS
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.config.toml import Tables
 from sojourn.errors import ConfigError, ModelError, RecordError
-from sojourn.losses.bcoder import BCoder
+from sojourn.losses.papers.bcoder import BCoder
 from sojourn.losses.ppo import PPO
 from sojourn.losses.value import Value
 from sojourn.models.spec import Critic as Config

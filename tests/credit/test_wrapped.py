@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from cases import by_token, by_turn, group, paid, stream, trajectory
 
-from sojourn.credit.aem import AEM
-from sojourn.credit.aepo import AEPO
 from sojourn.credit.constant import Constant
-from sojourn.credit.difficulty import Difficulty
-from sojourn.credit.empg import EMPG
 from sojourn.credit.gigpo import GiGPO
 from sojourn.credit.grpo import GRPO
 from sojourn.credit.kl_reward import KLReward
-from sojourn.credit.rae import RAE
+from sojourn.credit.papers.aem import AEM
+from sojourn.credit.papers.aepo import AEPO
+from sojourn.credit.papers.difficulty import Difficulty
+from sojourn.credit.papers.empg import EMPG
+from sojourn.credit.papers.rae import RAE
 from sojourn.credit.reinforce import Reinforce
 from sojourn.credit.whitened import Whitened
 from sojourn.train.resolve import load
