@@ -7,21 +7,29 @@ import hashlib
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from sojourn.abilities import HasBlobs, HasLowestReward, capacity
 from sojourn.config.fields import Range
-from sojourn.errors import ConfigError, InfrastructureError, WorldError, recorded
+from sojourn.errors import (
+    ConfigError,
+    InfrastructureError,
+    WorldError,
+    failure_and_place,
+    recorded,
+    recorded_traceback,
+)
 from sojourn.event_loop import contained
-from sojourn.protocols import Agent, AgentContext, Env, EnvFamily, Renderer, Sampler
+from sojourn.protocols import Agent, AgentContext, Env, EnvFamily, Renderer, Sampler, Seat
 from sojourn.rollout.blame import LOWEST, Blame, EpisodeCounts, close
 from sojourn.rollout.limits import Limits, call_env, cancelled
 from sojourn.rollout.play import play
 from sojourn.rollout.world import seats_of, world_of
 from sojourn.tasks.listed import check_task
 from sojourn.timeline import Timeline
-from sojourn.types import Episode, Group, SamplingParams, Task, Trajectory
+from sojourn.types import Ending, Episode, Group, SamplingParams, Task, Trajectory
 
 SamplerFor = Callable[[Env, str], Sampler]  # returns the sampler for a play, from its `Env` and label
 
@@ -45,6 +53,27 @@ class Rollout:
     limits: Limits = field(default_factory=Limits)
     retries: Annotated[int, Range(0)] = 2
     max_error_rate: Annotated[float, Range(0, 1)] = 0.2
+
+
+@dataclass
+class _Attempt:
+    """What one attempt to play an episode gave: its trajectories, and what failed."""
+
+    trajectories: tuple[Trajectory, ...] = ()
+    complete: bool = False
+    failure: BaseException | None = None
+
+    def keep_turns(self, seats: Mapping[str, Seat]) -> None:
+        """Keeps the turns before a failure, for people to look at; an agent that cannot give them keeps none."""
+        with suppress(Exception):
+            self.trajectories = tuple(seat.finish(Ending.FAILED) for seat in seats.values())
+
+    def episode(self, id: str, task: Task, seconds: float, failed: BaseException | None) -> Episode:
+        """Returns the episode of this attempt; `failed` is what ended the attempt, if not the end of the task."""
+        causes = {"close_error" if self.complete else "error": failed and recorded(failed)}
+        failure = failed or self.failure
+        where = None if failure is None else recorded_traceback(failure)
+        return Episode(id, task, self.trajectories, seconds=seconds, traceback=where, **causes)
 
 
 @dataclass
@@ -102,19 +131,19 @@ class Runner:
         """Plays a task once. Only here does an exception of an environment become data (`Episode.error`)."""
         async with self._world_limit(task), self._episode_limit:
             for attempt in range(self.config.retries + 1):
-                began, failure = time.monotonic(), None
-                complete: list[tuple[Trajectory, ...]] = []
+                began, failed, played = time.monotonic(), None, _Attempt()
                 try:
-                    await contained(self._play(task, params, label, sampler_for, blame, complete.append))
-                except (ConfigError, WorldError):
+                    await contained(self._play(task, params, label, sampler_for, blame, played))
+                except ConfigError:
                     raise
                 except (Exception, SystemExit, asyncio.CancelledError) as error:  # a world that exits ends its own play
                     if isinstance(error, asyncio.CancelledError) and cancelled():
                         raise
-                    failure = recorded(error)
-                played, seconds = complete[0] if complete else (), time.monotonic() - began
-                causes = {"close_error" if complete else "error": failure}
-                episode = Episode(f"{label}-{task.id}", task, played, seconds=seconds, **causes)
+                    failed = error
+                episode = played.episode(f"{label}-{task.id}", task, time.monotonic() - began, failed)
+                if isinstance(failed, WorldError):
+                    self.on_episode(episode)
+                    raise failed
                 if episode.error is None or attempt == self.config.retries:
                     self._count(episode)
                     return episode
@@ -138,9 +167,9 @@ class Runner:
         label: str,
         sampler_for: SamplerFor | None,
         find_cause: bool,
-        complete: Callable[[tuple[Trajectory, ...]], None],
+        attempt: _Attempt,
     ) -> None:
-        """Plays a task, calls `complete` with its trajectories, and closes its environment.
+        """Plays a task, puts its trajectories into `attempt`, and closes its environment.
 
         What fails while it is closed leaves the episode as it is, since its rewards are known by then; an agent that
         can make it fail would otherwise choose which of its episodes count.
@@ -148,21 +177,27 @@ class Runner:
         env = self.family.make(task)
         sampler = self.sampler if sampler_for is None else sampler_for(env, label)
         blame = self._blame(task)
+        seats: dict[str, Seat] = {}
         try:
-            seats = {
-                name: self.agent.seat(self._agent_context(name, sampler, params))
-                for name in seats_of(self.family, task)
-            }
+            for name in seats_of(self.family, task):
+                seats[name] = self.agent.seat(self._agent_context(name, sampler, params))
             played = await play(env, seats, self.config.limits, self.timeline, task.env, blame if find_cause else None)
-            if isinstance(env, HasBlobs) and env.blobs:
-                self.on_blobs(env.blobs)
-        except BaseException:
+            self._keep_blobs(env)
+        except BaseException as error:
+            if not (isinstance(error, asyncio.CancelledError) and cancelled()):
+                attempt.keep_turns(seats)
+                with suppress(Exception):
+                    self._keep_blobs(env)
             if not blame.closed:
                 await close(env, self.config.limits, self.timeline)  # its error would hide this one
             raise
-        complete(played)
+        attempt.trajectories, attempt.complete, attempt.failure = played, True, blame.failure
         if not blame.closed:
             await call_env(env.close, self.config.limits, self.timeline)
+
+    def _keep_blobs(self, env: Env) -> None:
+        if isinstance(env, HasBlobs) and env.blobs:
+            self.on_blobs(env.blobs)
 
     def _agent_context(self, name: str, sampler: Sampler, params: SamplingParams) -> AgentContext:
         """Returns what a seat is given. Each samples with a seed of its own, so that seats do not sample alike."""
@@ -175,9 +210,10 @@ class Runner:
         self._recent.append(failure := episode.error or episode.close_error)
         failed = [error for error in self._recent if error is not None]
         self.errors += failure is not None
+        self.on_episode(episode)
         if len(failed) > max(3, self.config.max_error_rate * len(self._recent)):
+            cause = failure_and_place(failed[-1], episode.traceback)
             raise InfrastructureError(
                 f"{len(failed)} of the last {len(self._recent)} episodes failed, more than rollout.max_error_rate = "
-                f"{self.config.max_error_rate:g} allows; the last cause: {failed[-1]}"
+                f"{self.config.max_error_rate:g} allows; the last cause: {cause}"
             )
-        self.on_episode(episode)
