@@ -64,8 +64,8 @@ COMMANDS = {
     "replay": "sojourn.commands.records:replay",
     "arena": "sojourn.commands.arena:arena",
     "check": "sojourn.commands.check:check",
-    "envs": "sojourn.commands.menus:envs",
-    "methods": "sojourn.commands.menus:methods",
+    "envs": "sojourn.commands.catalogs:envs",
+    "methods": "sojourn.commands.catalogs:methods",
 }
 
 for name, where in COMMANDS.items():

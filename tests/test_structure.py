@@ -64,6 +64,12 @@ def test_every_module_has_its_place():
     assert found - ENTRANCES <= set(ORDER)
 
 
+def test_methods_of_single_papers_are_known_by_their_names_alone():
+    papers = {name for name in MODULES if ".papers" in name}
+    assert len(papers) > 20
+    assert [(name, module) for name in MODULES for module in imports(name) & papers] == []
+
+
 def test_sojourn_knows_the_worlds_of_the_other_distribution_by_entry_points_alone():
     registered = tomllib.loads((WORLDS / "pyproject.toml").read_text())["project"]["entry-points"]["sojourn.env"]
     assert len(registered) > 40

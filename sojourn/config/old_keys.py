@@ -104,6 +104,7 @@ OLD_KEYS: dict[tuple[str, str, str], str] = {
     ("groups", "experts", "distinct"): "distinct_tasks",
     ("groups", "slots", "redraws"): "max_redraws",
     ("curriculum", "shuffle", "tasks"): "max_tasks",
+    ("env", "verifiers", "most"): "max_tasks",
     ("env", "*", "brief"): "system",
 }
 KIND_OF_KEY = {"filters": "filter", "losses": "loss", "sinks": "sink", "streams": "stream", "worlds": "env"}

@@ -33,13 +33,14 @@ from sojourn.types import (
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:
-    """`width` groups per step from `files`, cycling through them in order: Parquet, chat or Agent Data Protocol lines.
+    """`width` groups per step from `files`, cycling through them in order: exports of Sojourn, or conversations.
 
-    Files that `sojourn export` wrote with tokens are trained on exactly these tokens. Other conversations are rendered
-    in the model's format, as if the model had written them; conversations with the same beginning form a group. They
-    were not sampled, so losses and estimators that need the sampler's log-probabilities are refused. `render` treats
-    exported files in the same way, for another model than the one that played. With `success_only`, groups without a
-    successful episode are left out.
+    Files that `sojourn export` wrote with tokens are trained on exactly these tokens. Conversations of other programs
+    are JSON lines, a JSON list or Parquet, with `messages`, `conversations` (ShareGPT) or `prompt` and `completion`, or
+    lines of the Agent Data Protocol. They are rendered in the model's format, as if the model had written them;
+    conversations with the same beginning form a group. They were not sampled, so losses and estimators that need the
+    sampler's log-probabilities are refused. `render` treats exported files in the same way, for another model than the
+    one that played. With `success_only`, groups without a successful episode are left out.
     """
 
     files: tuple[Annotated[str, NONBLANK], ...]

@@ -11,7 +11,7 @@ from sojourn.backends.torch.models import loading
 from sojourn.backends.torch.trainer.model_passes import ModelPasses
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.losses.nll import NLL
-from sojourn.losses.st_ppo import STPPO
+from sojourn.losses.papers.st_ppo import STPPO
 from sojourn.optim import Optim
 
 

@@ -17,7 +17,7 @@ from sojourn.credit.reinforce import Reinforce
 from sojourn.losses.clip_cov import ClipCov
 from sojourn.losses.importance import Importance
 from sojourn.losses.kl_cov import KLCov
-from sojourn.losses.m2po import M2PO
+from sojourn.losses.papers.m2po import M2PO
 from sojourn.losses.ppo import PPO
 from sojourn.optim import Optim
 from sojourn.rewards.reward_cache import RewardCache

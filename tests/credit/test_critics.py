@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from cases import by_token, by_turn, group, paid, stream, trajectory
 
-from sojourn.credit.bcoder import BCoder
-from sojourn.credit.bilevel_gae import BilevelGAE
 from sojourn.credit.constant import Constant
 from sojourn.credit.gae import GAE
 from sojourn.credit.normalised import Normalised
-from sojourn.credit.positive import Positive
+from sojourn.credit.papers.bcoder import BCoder
+from sojourn.credit.papers.bilevel_gae import BilevelGAE
+from sojourn.credit.papers.positive import Positive
 from sojourn.credit.reinforce import Reinforce
 from sojourn.credit.turn_gae import TurnGAE
 from sojourn.credit.whitened import Whitened

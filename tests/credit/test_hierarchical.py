@@ -3,9 +3,9 @@
 import pytest
 from cases import by_turn, group, of_episodes, paid, trajectory
 
-from sojourn.credit.dyna_grpo import DynaGRPO
-from sojourn.credit.foresight import Foresight
 from sojourn.credit.grpo import GRPO
+from sojourn.credit.papers.dyna_grpo import DynaGRPO
+from sojourn.credit.papers.foresight import Foresight
 
 
 def pair(plans, acts, states):

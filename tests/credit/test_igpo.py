@@ -6,7 +6,7 @@ from cases import by_turn, group, of_episodes, paid, stream, trajectory
 
 from sojourn.checks.estimator import check_estimator
 from sojourn.credit.grpo import GRPO
-from sojourn.credit.igpo import IGPO
+from sojourn.credit.papers.igpo import IGPO
 
 
 def gained(*gains):

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from cases import by_turn, group, of_episodes, paid, stream, trajectory
 
-from sojourn.credit.archer import Archer
 from sojourn.credit.gae import GAE
 from sojourn.credit.grpo import GRPO
-from sojourn.credit.oprl import OPRL
+from sojourn.credit.papers.archer import Archer
+from sojourn.credit.papers.oprl import OPRL
 from sojourn.credit.process import Process
 from sojourn.credit.reinforce import Reinforce
 from sojourn.credit.rloo import RLOO

@@ -7,17 +7,17 @@ import pytest
 from cases import by_token, by_turn, group, of_episodes, paid, stream, trajectory
 
 from sojourn.batch.weigh import weigh
-from sojourn.credit.cosearch import CoSearch
-from sojourn.credit.eapo import EAPO
 from sojourn.credit.gigpo import GiGPO, similar_observations
-from sojourn.credit.mars import MARS
-from sojourn.credit.mgrpo import MGRPO
 from sojourn.credit.opo import OPO
-from sojourn.credit.rae import RAE
+from sojourn.credit.papers.cosearch import CoSearch
+from sojourn.credit.papers.eapo import EAPO
+from sojourn.credit.papers.mars import MARS
+from sojourn.credit.papers.mgrpo import MGRPO
+from sojourn.credit.papers.rae import RAE
+from sojourn.credit.papers.srgpo import SRGPO
+from sojourn.credit.papers.stratified import Stratified
 from sojourn.credit.reinforce_pp import ReinforcePP
 from sojourn.credit.rloo import RLOO
-from sojourn.credit.srgpo import SRGPO
-from sojourn.credit.stratified import Stratified
 from sojourn.train.resolve import load
 
 PRESETS = Path(__file__).parents[2] / "recipes" / "presets"

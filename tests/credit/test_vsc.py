@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cases import by_turn, group, paid, stream, trajectory
 
-from sojourn.credit.vsc import VSC
+from sojourn.credit.papers.vsc import VSC
 from sojourn.types import Ending
 
 

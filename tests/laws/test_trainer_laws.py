@@ -14,15 +14,15 @@ from sojourn.backends.torch.models.lora import adapted as with_adapters
 from sojourn.backends.torch.trainer.model_passes import ModelPasses
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.batch import Aggregate, choose, to_batch
-from sojourn.losses.aepo import AEPO
 from sojourn.losses.cispo import CISPO
 from sojourn.losses.clip_cov import ClipCov
 from sojourn.losses.entropy import Entropy
 from sojourn.losses.gspo import GSPO
 from sojourn.losses.importance import Importance
 from sojourn.losses.kl_cov import KLCov
-from sojourn.losses.m2po import M2PO
 from sojourn.losses.nll import NLL
+from sojourn.losses.papers.aepo import AEPO
+from sojourn.losses.papers.m2po import M2PO
 from sojourn.losses.ppo import PPO
 from sojourn.losses.reinforce import Reinforce
 from sojourn.losses.sapo import SAPO

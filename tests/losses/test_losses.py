@@ -8,21 +8,21 @@ import pytest
 import torch
 
 from sojourn.backends.torch.trainer.pass_io import select_tokens
-from sojourn.losses.aepo import AEPO
-from sojourn.losses.bcoder import BCoder
 from sojourn.losses.cispo import CISPO
 from sojourn.losses.clip_cov import ClipCov
-from sojourn.losses.epo import EPO
 from sojourn.losses.gspo import GSPO
 from sojourn.losses.importance import Importance
 from sojourn.losses.kl import KL
 from sojourn.losses.kl_cov import KLCov
-from sojourn.losses.m2po import M2PO
-from sojourn.losses.positive_nll import PositiveNLL
+from sojourn.losses.papers.aepo import AEPO
+from sojourn.losses.papers.bcoder import BCoder
+from sojourn.losses.papers.epo import EPO
+from sojourn.losses.papers.m2po import M2PO
+from sojourn.losses.papers.positive_nll import PositiveNLL
+from sojourn.losses.papers.st_ppo import STPPO
 from sojourn.losses.ppo import PPO
 from sojourn.losses.reinforce import Reinforce
 from sojourn.losses.sapo import SAPO
-from sojourn.losses.st_ppo import STPPO
 from sojourn.losses.value import Value
 from sojourn.protocols import PassOutput
 from sojourn.types import Batch

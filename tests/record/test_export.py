@@ -19,7 +19,7 @@ from sojourn.agents.plain import Plain
 from sojourn.cli import app
 from sojourn.errors import ConfigError, RecordError
 from sojourn.record.episodes.store import EpisodeStore
-from sojourn.record.export import export, read
+from sojourn.record.export import export, parquet, read
 from sojourn.record.export.conversations import Conversation
 from sojourn.record.export.selection import Selection, windows
 from sojourn.record.run import RunFolder
@@ -381,17 +381,27 @@ def test_the_command_says_what_it_wrote(runs: dict[str, Path], tmp_path: Path):
     ("text", "sentence"),
     [
         ("", "is empty"),
-        ("[1]", ":1 holds '[1]': expected a JSON object"),
-        ('{"x": 1}', ":1 has neither 'messages'"),
-        ("{half", ":1 is not JSON"),
+        ("1", ":1 holds '1': expected a JSON object"),
+        ("[1]", ": item 1 holds '1': expected a JSON object"),
+        ('{"x": 1}', """:1 has the keys x: expected chat messages {"messages": """),
+        ("{half", ":1 is not JSON (at column 2: Expecting property name"),
+        ('[{"messages": []},\n {"messages": half}]', ":2 is not JSON (at column 15: Expecting value"),
         ('{"messages": []}', ":1: messages is '[]'"),
-        ('{"messages": [{"role": "wizard"}]}', "'wizard' is not a valid Role"),
-        ('{"messages": [{"content": "x"}]}', ":1: has no 'role'"),
+        ('{"messages": [{"role": "wizard"}]}', "messages[0] role is 'wizard', which is none of system, user,"),
+        ('{"messages": [{"content": "x"}]}', ":1: messages[0] has no 'role'"),
+        ('{"messages": [{"role": "user", "contents": "x"}]}', ":1: messages[0] has no 'content'"),
+        ('{"messages": [{"role": "user", "content": 3}]}', "content is '3', neither a text nor a list of parts"),
         ('{"messages": [{"role": "user", "content": [{"type": "video"}]}]}', "neither text nor image_url"),
         ('{"messages": [{"role": "user", "content": "x"}], "reward": "much"}', "no finite number"),
         ('{"messages": [], "sojourn": {"stage": "rl"}}', ":1: Object missing required field `step`"),
         ('{"id": "x", "content": [{"class_": "dance"}]}', "an item of class 'dance'"),
         ('{"id": "x", "content": []}', "its content is empty"),
+        ('{"prompt": "x", "response": "y"}', """:1: has no 'completion': expected {"prompt": "..."""),
+        ('{"prompt": "x", "completion": 3}', ":1: completion is '3'"),
+        ('{"conversations": []}', ":1: conversations is '[]': expected ShareGPT turns"),
+        ('{"conversations": [{"from": "human", "text": "x"}]}', ":1: conversations[0] has no 'value'"),
+        ('{"conversations": [{"from": "robot", "value": "x"}]}', "conversations[0] from is 'robot', which is none of"),
+        ('{"conversations": [{"from": "function_call", "value": "add(1)"}]}', "conversations[0] Expecting value"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused_at_its_line(tmp_path: Path, text: str, sentence: str):
@@ -403,10 +413,46 @@ def test_a_file_that_cannot_be_read_is_refused_at_its_line(tmp_path: Path, text:
     assert str(path) in str(told.value)
 
 
-def test_parquet_of_others_is_refused(tmp_path: Path):
+DOCS = Path(__file__).parents[2] / "docs" / "provenance.md"
+
+
+def test_every_column_of_parquet_is_documented_with_its_type():
+    pa = pytest.importorskip("pyarrow")
+    section = DOCS.read_text().partition("## Columns of Parquet")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| `")]
+    documented = {name: kind.strip() for names, kind in rows for name in re.findall("`([a-z_]+)`", names)}
+    fields = list(parquet.schema())
+    assert list(documented) == [field.name for field in fields]
+    for field in fields:
+        kind = documented[field.name]
+        assert ("list" in kind) == pa.types.is_list(field.type), field
+        assert ("JSON" in kind) == field.name.endswith("_json") or ", JSON" in kind, field
+
+
+def test_the_documented_function_puts_prompts_together(runs: dict[str, Path], tmp_path: Path):
+    pq = pytest.importorskip("pyarrow.parquet")
+    section = DOCS.read_text().partition("## Columns of Parquet")[2].partition("\n## ")[0]
+    scope: dict[str, Any] = {}
+    exec(section.partition("```python\n")[2].partition("```")[0], scope)
+    for name in ("expert", "pages"):
+        table = pq.read_table(written(runs[name], "parquet", tmp_path / f"{name}.parquet"))
+        episode = groups_of(runs[name])[0].episodes[0]
+        rows = [row for row in table.to_pylist() if row["episode"] == episode.id]
+        for number in range(len(episode.trajectories[0].turns)):
+            assert scope["prompt"](rows, number) == episode.trajectories[0].prompt(number).tolist()
+        assert len(rows) > 1
+
+
+def test_parquet_without_conversations_or_cut_short_is_refused(tmp_path: Path):
     pq, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
     pq.write_table(pa.table({"text": ["x"]}), tmp_path / "other.parquet")
-    with pytest.raises(RecordError, match="has no column 'run'"):
+    with pytest.raises(RecordError, match="has the columns text: expected 'messages', 'conversations', or 'prompt'"):
+        list(read(tmp_path / "other.parquet"))
+    pq.write_table(pa.table({"logprobs": [[0.0]]}), tmp_path / "other.parquet")
+    with pytest.raises(RecordError, match="has no column 'run': expected all that `sojourn export` wrote"):
+        list(read(tmp_path / "other.parquet"))
+    pq.write_table(pa.table({"prompt": ["x", "y"], "completion": ["z", None]}), tmp_path / "other.parquet")
+    with pytest.raises(RecordError, match=r"other\.parquet: row 2: has no 'completion'"):
         list(read(tmp_path / "other.parquet"))
     (tmp_path / "cut.parquet").write_bytes((tmp_path / "other.parquet").read_bytes()[:50])
     with pytest.raises(RecordError, match="cannot be read as Parquet"):

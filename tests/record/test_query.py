@@ -127,6 +127,7 @@ def test_one_query_has_one_text(text: str, canonical: str):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
+        ("brief:x", "'brief:' is now 'system:': rename it"),
         ("rewrad:5", r"unknown key 'rewrad': did you mean 'reward'\?"),
         ("http://a", "unknown key 'http': use one of .* .in quotes it is text"),
         ("tag:", "'tag:' stands without a value"),

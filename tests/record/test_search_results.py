@@ -58,7 +58,7 @@ def spoken(episode: Episode, part: str) -> str:
     said: list[str] = []
     for turn in (turn for trajectory in episode.trajectories for turn in trajectory.turns):
         for message in (*turn.observed, *([turn.message] if turn.message else [])):
-            if part == {"assistant": "said", "system": "brief"}.get(message.role, "shown"):
+            if part == {"assistant": "said", "system": "system"}.get(message.role, "shown"):
                 calls = "".join(f" {call.name} {' '.join(call.arguments.values())}" for call in message.calls)
                 said.append(f"{message.thought} {message.text}{calls}")
     said += [episode.error] if part == "error" and episode.error else []
@@ -67,7 +67,7 @@ def spoken(episode: Episode, part: str) -> str:
 
 def has(text: str, *parts: str) -> Callable[[EpisodeRow, Episode], bool]:
     return lambda entry, episode: any(
-        f" {text} " in spoken(episode, part) for part in parts or ("said", "shown", "brief", "error")
+        f" {text} " in spoken(episode, part) for part in parts or ("said", "shown", "system", "error")
     )
 
 
@@ -80,7 +80,7 @@ CASES: dict[str, Callable[[EpisodeRow, Episode], bool]] = {
     "of-the": has("of the"),
     "said:refund": has("refund", "said"),
     "shown:refund -said:the": lambda e, p: has("refund", "shown")(e, p) and not has("the", "said")(e, p),
-    "brief:easy": has("easy", "brief"),
+    "system:easy": has("easy", "system"),
     "-refund": lambda e, p: not has("refund")(e, p),
     '-refund -"of the"': lambda e, p: not has("refund")(e, p) and not has("of the")(e, p),
     "tag:hard": lambda e, _: "hard" in e.tags,
@@ -199,7 +199,7 @@ def test_excerpts_show_where_the_words_are(run: Path):
                 assert {hit.replace(".", "") for hit in hits} <= {"refund", "of the", "the"}
                 if part != "error":
                     shown = store.load(row.entry.id).trajectories[seat].turns[turn]
-                    texts = {"said": (shown.message,), "shown": shown.observed, "brief": shown.observed}[part]
+                    texts = {"said": (shown.message,), "shown": shown.observed, "system": shown.observed}[part]
                     whole = " ".join(str(message).lower() for message in texts)
                     assert all(hit in whole for hit in hits)
         assert all(row.excerpt is None for row in store.search("tag:hard -refund").rows)

@@ -168,6 +168,25 @@ def test_adp_of_another_program_is_rendered_with_its_calls_and_rewards(tmp_path:
     )
 
 
+def test_sharegpt_is_rendered_with_its_tools_calls_and_answers(tmp_path: Path):
+    turns = [
+        {"from": "human", "value": "Add 1 and 2."},
+        {"from": "function_call", "value": '{"name": "add", "arguments": {"x": 1, "y": 2}}'},
+        {"from": "observation", "value": "3"},
+        {"from": "gpt", "value": "It is 3."},
+    ]
+    (tmp_path / "in.json").write_text(json.dumps([{"conversations": turns}], indent=2))
+    (group,) = taken(tmp_path / "in.json")
+    (trajectory,) = group.trajectories
+    text = renderer().decode(np.concatenate([trajectory.prompt(1), trajectory.turns[1].sample.tokens]))
+    assert text == (
+        "<|im_start|>user\nAdd 1 and 2.<|im_end|>\n"
+        '<|im_start|>assistant\n<tool_call>\n{"name": "add", "arguments": {"x": 1, "y": 2}}\n</tool_call><|im_end|>\n'
+        "<|im_start|>user\n<tool_response>\n3\n</tool_response><|im_end|>\n"
+        "<|im_start|>assistant\nIt is 3.<|im_end|>"
+    )
+
+
 def test_conversations_that_begin_alike_are_a_group_and_weight_0_is_context(tmp_path: Path):
     asked, other = ("user", "Say yes."), ("user", "Say no.")
     path = chat(

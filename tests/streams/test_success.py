@@ -11,7 +11,7 @@ from sojourn.backends.torch.models import loading
 from sojourn.backends.torch.trainer.model_passes import ModelPasses
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.batch import Aggregate, to_batch
-from sojourn.losses.positive_nll import PositiveNLL
+from sojourn.losses.papers.positive_nll import PositiveNLL
 from sojourn.optim import Optim
 from sojourn.streams.success import Success
 from sojourn.streams.trainer_passes import TrainerPasses

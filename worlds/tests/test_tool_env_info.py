@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from people_at_play import enter, say
 
-from sojourn.credit.vsc import VSC
+from sojourn.credit.papers.vsc import VSC
 from sojourn.errors import ActionError
 from sojourn.rewards.tool_use import ToolUse
 from sojourn.rewards.verified import Verified

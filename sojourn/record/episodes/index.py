@@ -26,7 +26,7 @@ from sojourn.record.episodes.episode_row import (
     with_later_columns,
 )
 from sojourn.record.episodes.step_file import StepFile
-from sojourn.record.search.fts_documents import PARTS, clean, documents
+from sojourn.record.search.fts_documents import COLUMN_OF_PART, clean, documents
 from sojourn.types import Episode
 
 TOKENS = "unicode61 remove_diacritics 2"  # a word is letters and digits of any script; case and accents do not count
@@ -50,7 +50,7 @@ CREATE TABLE IF NOT EXISTS labels (
     kind TEXT, value TEXT, row INTEGER, PRIMARY KEY (kind, value, row)
 ) WITHOUT ROWID;
 CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(
-    {", ".join(PARTS)}, content='', columnsize=0, tokenize='{TOKENS}'
+    {", ".join(COLUMN_OF_PART.values())}, content='', columnsize=0, tokenize='{TOKENS}'
 );
 PRAGMA user_version = {SCHEMA_VERSION};
 COMMIT;
@@ -145,7 +145,8 @@ def insert(database: sqlite3.Connection, episodes: Sequence[IndexedEpisode]) -> 
     """Adds episodes within the transaction of the caller."""
     insert_row = f"INSERT OR REPLACE INTO episodes ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
     insert_label = "INSERT OR IGNORE INTO labels (kind, value, row) VALUES (?, ?, ?)"
-    insert_words = f"INSERT INTO words (rowid, {', '.join(PARTS)}) VALUES ({', '.join('?' * (1 + len(PARTS)))})"
+    columns = ("rowid", *COLUMN_OF_PART.values())
+    insert_words = f"INSERT INTO words ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
     for row, texts in episodes:
         number = database.execute(insert_row, to_values(row)).lastrowid
         values_by_kind = {"tag": map(clean, row.tags), "tool": map(clean, row.tools)}

@@ -17,7 +17,8 @@ from sojourn.errors import ConfigError, RecordError
 from sojourn.files import open_regular
 from sojourn.record.atomic import write_file
 from sojourn.record.export.conversations import Conversation
-from sojourn.record.export.json_lines import read_lines
+from sojourn.record.export.foreign import EXPECTED, shape_of
+from sojourn.record.export.json_lines import read_records
 from sojourn.record.export.selection import SelectedEpisodes, Selection
 from sojourn.record.run import RunFolder
 from sojourn.types import Group
@@ -62,21 +63,21 @@ def read(path: Path, *, render: bool = False) -> Iterator[Group | Conversation]:
 
 
 def _format_in(path: Path) -> str:
-    """Returns the format of a file by its first bytes, or the keys of its first line."""
+    """Returns the format of a file by its first bytes, or the keys of its first record."""
     try:
         with open_regular(path) as file:
             if file.read(4) == b"PAR1":
                 return "parquet"
     except OSError as error:
         raise RecordError(f"{path} cannot be read ({error.strerror}): name a file of episodes") from error
-    for number, data in read_lines(path):
-        if "messages" in data:
+    for where, record in read_records(path):
+        if shape_of(record) is not None or "sojourn" in record:
             return "chat"
-        if "content" in data:
+        if "content" in record:
             return "adp"
         raise RecordError(
-            f"{path}:{number} has neither 'messages' (chat) nor 'content' (Agent Data Protocol): give a file in one of "
-            "these formats, or Parquet that `sojourn export` wrote"
+            f"{where} has the keys {', '.join(record)[:80] or 'of nothing'}: expected {EXPECTED}, or 'content' "
+            "(Agent Data Protocol)"
         )
     raise RecordError(f"{path} is empty: give a file of episodes")
 

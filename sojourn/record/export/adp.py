@@ -17,8 +17,15 @@ from typing import Any
 
 from sojourn.codec import from_plain, to_plain
 from sojourn.record.export import exact
-from sojourn.record.export.conversations import Conversation, foreign_task, is_task, malformed, number
-from sojourn.record.export.json_lines import read_lines, to_line
+from sojourn.record.export.conversations import (
+    MALFORMED,
+    Conversation,
+    foreign_task,
+    is_task,
+    malformed,
+    number,
+)
+from sojourn.record.export.json_lines import read_records, to_line
 from sojourn.record.export.selection import PlayedEpisode, SelectedEpisodes, paths_in_world
 from sojourn.types import Group, Message, Role, Task, ToolCall, Trajectory, Turn
 
@@ -118,15 +125,14 @@ def _actions(turn: Turn) -> list[dict[str, Any]]:
 def read(path: Path, *, render: bool = False) -> Iterator[Group | Conversation]:
     """Yields groups from lines that `sojourn export` wrote, unless `render` is set, and conversations from others."""
     groups = exact.Groups()
-    for line, data in read_lines(path):
-        where = f"{path}:{line}"
+    for where, data in read_records(path):
         try:
             details = data.get("details") or {}
             if "sojourn" in details and not render:
                 groups.add(json.loads(details["sojourn"]))
             else:
                 yield _conversation(data, details, where)
-        except (*exact.MALFORMED, RecursionError) as error:
+        except MALFORMED as error:
             raise malformed(where, error, EXPECTED) from error
     yield from groups
 

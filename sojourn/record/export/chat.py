@@ -9,29 +9,20 @@ image is the path of its file in the run folder. `reasoning_content`, a thought,
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from sojourn.codec import from_plain, to_plain
+from sojourn.codec import to_plain
 from sojourn.record.export import exact
-from sojourn.record.export.conversations import (
-    Conversation,
-    Utterance,
-    foreign_task,
-    is_task,
-    malformed,
-    number,
-    tools_of,
-    utterances,
-)
-from sojourn.record.export.json_lines import read_lines, to_line
+from sojourn.record.export.conversations import MALFORMED, Conversation, Utterance, malformed, tools_of, utterances
+from sojourn.record.export.foreign import EXAMPLES, conversation
+from sojourn.record.export.json_lines import read_records, to_line
 from sojourn.record.export.selection import PlayedEpisode, SelectedEpisodes, windows
-from sojourn.types import Group, Message, Role, Task, Tool, ToolCall
+from sojourn.types import Group, Message, Role, Tool, ToolCall
 
 UNIT = "line"
 SUFFIX = ".chat.jsonl"  # of the names of its files
-EXPECTED = 'messages in the chat format, such as {"messages": [{"role": "user", "content": "..."}, ...]}'
 
 
 def write(path: Path, selected: SelectedEpisodes) -> int:
@@ -119,83 +110,15 @@ def _tool(tool: Tool) -> dict[str, Any]:
 
 
 def read(path: Path, *, render: bool = False) -> Iterator[Group | Conversation]:
-    """Yields groups from lines that `sojourn export --tokens` wrote, unless `render` is set, and else conversations."""
+    """Yields groups from what `sojourn export --tokens` wrote, unless `render` is set, and else conversations, of any
+    shape that `foreign` knows."""
     groups = exact.Groups()
-    for line, data in read_lines(path):
-        where = f"{path}:{line}"
+    for where, record in read_records(path):
+        if "sojourn" not in record or render:
+            yield conversation(record, where)
+            continue
         try:
-            if "sojourn" in data and not render:
-                groups.add(data["sojourn"])
-            else:
-                yield _conversation(data, where)
-        except exact.MALFORMED as error:
-            raise malformed(where, error, EXPECTED) from error
+            groups.add(record["sojourn"])
+        except MALFORMED as error:
+            raise malformed(where, error, EXAMPLES["messages"]) from error
     yield from groups
-
-
-def _conversation(data: Mapping[str, Any], where: str) -> Conversation:
-    plain = data["messages"]
-    if not isinstance(plain, list) or not plain:
-        raise ValueError(f"messages is {str(plain)[:40]!r}")
-    messages = tuple(message_of(message) for message in plain)
-    spoken = [place for place, message in enumerate(messages) if message.role is Role.ASSISTANT]
-    success = data.get("success")
-    return Conversation(
-        where=where,
-        messages=messages,
-        imitated=frozenset(place for place in spoken if plain[place].get("weight", 1) and data.get("trainable", True)),
-        tools=tuple(tool_of(tool) for tool in data.get("tools") or ()),
-        reward=number(data.get("reward")),
-        success=None if success is None else bool(success),
-        task=_task(data, messages[: spoken[0]] if spoken else messages),
-        agent=str(data.get("agent", "agent")),
-    )
-
-
-def _task(data: Mapping[str, Any], beginning: Sequence[Message]) -> Task:
-    task = data.get("task")
-    return from_plain(task, Task) if is_task(task) else foreign_task("chat", beginning)
-
-
-def message_of(data: Mapping[str, Any]) -> Message:
-    role = {"developer": "system", "function": "tool"}.get(data["role"], data["role"])
-    text, images = _content(data.get("content"))
-    answers = data.get("tool_call_id", data.get("name") if role == "tool" else None)
-    return Message(
-        role=Role(role),
-        text=text,
-        thought=str(data.get("reasoning_content") or ""),
-        images=images,
-        calls=tuple(_call(call) for call in data.get("tool_calls") or ()),
-        answers=None if answers is None else str(answers),
-    )
-
-
-def _content(content: Any) -> tuple[str, tuple[str, ...]]:
-    """Returns the text and the images of a message's content, which is a text or a list of parts."""
-    if content is None or isinstance(content, str):
-        return content or "", ()
-    texts: list[str] = []
-    images: list[str] = []
-    for part in content:
-        if part["type"] == "text":
-            texts.append(part["text"])
-        elif part["type"] == "image_url":
-            images.append(part["image_url"]["url"].removeprefix("blobs/"))
-        else:
-            raise ValueError(f"a part of type {part['type']!r}, which is neither text nor image_url")
-    return "\n".join(texts), tuple(images)
-
-
-def _call(data: Mapping[str, Any]) -> ToolCall:
-    function = data["function"]
-    arguments = function.get("arguments") or {}
-    arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
-    if not isinstance(arguments, Mapping):
-        raise ValueError(f"the arguments of a call are {str(arguments)[:40]!r}, not an object")
-    return ToolCall(function["name"], arguments, str(data.get("id") or ""))
-
-
-def tool_of(data: Mapping[str, Any]) -> Tool:
-    function = data.get("function", data)
-    return Tool(function["name"], function.get("description") or "", function.get("parameters") or {})

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from sojourn.errors import RecordError
 from sojourn.record.export.selection import windows
 from sojourn.types import Group, Message, Role, Task, Tool, Trajectory
+
+T = TypeVar("T")
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)  # of what a file may hold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +92,24 @@ def is_task(value: Any) -> TypeGuard[Mapping[str, Any]]:
 
 
 def malformed(where: str, error: BaseException, expected: str) -> RecordError:
-    what = f"has no {error}" if isinstance(error, KeyError) else str(error)[:120]
-    return RecordError(f"{where}: {what}: expected {expected}")
+    return RecordError(f"{where}: {_cause(error)}: expected {expected}")
+
+
+def converted(key: str, values: Any, convert: Callable[[Any], T]) -> list[T]:
+    """Converts every item of the list that a record has under a key; an error names the place of the item."""
+    if not isinstance(values, list):
+        raise ValueError(f"{key} is {str(values)[:40]!r}, not a list")
+    made: list[T] = []
+    for place, value in enumerate(values):
+        try:
+            made.append(convert(value))
+        except MALFORMED as error:
+            raise ValueError(f"{key}[{place}] {_cause(error)}") from error
+    return made
+
+
+def _cause(error: BaseException) -> str:
+    return f"has no {error}" if isinstance(error, KeyError) else str(error)[:160]
 
 
 def number(value: Any) -> float:

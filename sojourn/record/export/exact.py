@@ -15,8 +15,6 @@ from sojourn.errors import RecordError
 from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.types import Ending, Episode, Group, IntArray, Task, Trajectory, Turn
 
-MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
-
 
 def place_json(entry: EpisodeRow) -> dict[str, Any]:
     """Returns where in its run an episode was recorded, which identifies its group."""

@@ -1,4 +1,4 @@
-"""Writes and reads JSON lines that every JSON reader accepts: strict, and one object per line."""
+"""Writes JSON lines that every JSON reader accepts, and reads records: an object per line, or a list of objects."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from sojourn.errors import RecordError
 from sojourn.files import open_regular
 
 SURROGATE = re.compile(r"\\\\|\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})|\\ud[89a-f][0-9a-f]{2}")
+
+BLANK = b"\xef\xbb\xbf \t\r\n"  # what may stand before a value: white space, and the mark that some editors write first
 
 
 def to_line(value: Any) -> str:
@@ -33,25 +35,41 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the object of every line that is not blank, with the line's number from 1 on.
+def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields every object of a file with its place for messages: `path:line`, or `path: item 3` of a JSON list.
 
-    Raises RecordError at the first line that holds no object.
+    Raises RecordError at the first place that holds no object.
     """
     try:
         with open_regular(path) as file:
             for number, raw in enumerate(file, 1):
+                if raw.lstrip(BLANK).startswith(b"["):
+                    yield from _listed(raw + file.read(), path, number)
+                    return
                 if raw.strip():
-                    yield number, _object(raw, f"{path}:{number}")
+                    yield f"{path}:{number}", _object(_parsed(raw, path, number), f"{path}:{number}")
     except OSError as error:
         raise RecordError(f"{path} cannot be read ({error.strerror}): give a file of JSON lines") from error
 
 
-def _object(raw: bytes, where: str) -> dict[str, Any]:
+def _listed(text: bytes, path: Path, first: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, item in enumerate(_parsed(text, path, first), 1):
+        yield (where := f"{path}: item {number}"), _object(item, where)
+
+
+def _parsed(raw: bytes, path: Path, first: int) -> Any:
+    """Returns the value of a JSON text, whose first line has the given number in its file."""
     try:
-        value = json.loads(raw)
+        return json.loads(raw)
+    except json.JSONDecodeError as error:
+        where = f"{path}:{first + error.lineno - 1}"
+        cause = f"at column {error.colno}: {error.msg}"
+        raise RecordError(f"{where} is not JSON ({cause}): mend the line or take it out") from error
     except (ValueError, RecursionError) as error:
-        raise RecordError(f"{where} is not JSON ({str(error)[:80]}): mend the line or take it out") from error
+        raise RecordError(f"{path}:{first} is not JSON ({str(error)[:80]}): mend the line or take it out") from error
+
+
+def _object(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise RecordError(f"{where} holds {str(value)[:40]!r}: expected a JSON object in every line")
+        raise RecordError(f"{where} holds {str(value)[:40]!r}: expected a JSON object")
     return value

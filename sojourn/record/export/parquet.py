@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,15 @@ from sojourn.codec import to_json, to_plain
 from sojourn.errors import MissingExtraError, RecordError
 from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.export import exact
-from sojourn.record.export.conversations import Conversation, conversations
+from sojourn.record.export.conversations import MALFORMED, Conversation, conversations
+from sojourn.record.export.foreign import of_parquet
 from sojourn.record.export.selection import PlayedEpisode, SelectedEpisodes
 from sojourn.types import Group, Trajectory
 
 UNIT = "row"
 SUFFIX = ".parquet"  # of the names of its files
 ROWS = 2000  # of a row group, which is in memory at once
+OURS = frozenset({"said_json", "task_json", "logprobs"})  # columns that no program but this one writes
 JSON = ("said", "shown", "recalled", "tools", "info", "state")  # of a turn
 
 
@@ -126,28 +129,40 @@ def _plain(text: str) -> str:
 
 
 def read(path: Path, *, render: bool = False) -> Iterator[Group | Conversation]:
-    """Yields the groups of all rows, as conversations if `render` is set."""
+    """Yields the groups of all rows that `sojourn export` wrote, as conversations if `render` is set; each row of
+    another program's table is a conversation."""
+    columns = _columns(path)
+    if not OURS & set(columns):
+        yield from of_parquet(path, columns, _read_rows(path))
+        return
+    if lacking := [name for name in schema().names if name not in columns]:
+        raise RecordError(f"{path} has no column '{lacking[0]}': expected all that `sojourn export` wrote")
     groups = exact.Groups()
     for row in _read_rows(path):
         try:
             groups.add(_piece(row))
-        except exact.MALFORMED as error:
+        except MALFORMED as error:
             raise RecordError(f"{path}: {str(error)[:120]}: expected a file that `sojourn export` wrote") from error
     yield from (conversations(groups, str(path)) if render else groups)
 
 
+def _columns(path: Path) -> list[str]:
+    with _opened(path) as file:
+        return file.schema_arrow.names
+
+
 def _read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    with _opened(path) as file:
+        for batch in file.iter_batches(batch_size=ROWS):
+            yield from batch.to_pylist()
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     pa, pq = _arrow(), _arrow("pyarrow.parquet")
     try:
         with pq.ParquetFile(path) as file:
-            lacking = [name for name in schema().names if name not in file.schema_arrow.names]
-            if lacking:
-                raise RecordError(
-                    f"{path} has no column '{lacking[0]}': expected a file that `sojourn export` wrote; other data can "
-                    "be read as chat or ADP lines"
-                )
-            for batch in file.iter_batches(batch_size=ROWS):
-                yield from batch.to_pylist()
+            yield file
     except (OSError, pa.ArrowException) as error:
         raise RecordError(f"{path} cannot be read as Parquet ({str(error)[:120]}): restore it from a copy") from error
 

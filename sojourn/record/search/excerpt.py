@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import NamedTuple
 
 from sojourn.record.episodes.index import TOKENS
-from sojourn.record.search.fts_documents import MARKS, PARTS, Passage, passages
+from sojourn.record.search.fts_documents import COLUMN_OF_PART, MARKS, Passage, passages
 from sojourn.types import Episode
 
 EXCERPT_WORDS = 24  # how many words an excerpt has
@@ -44,16 +44,16 @@ def excerpts(episodes: Sequence[Episode | None], expression: str) -> list[Excerp
     SQLite finds it as it found the episode, so that both agree on what a word is.
     """
     with closing(sqlite3.connect(":memory:")) as database:
-        columns = ", ".join(PARTS)
+        columns = ", ".join(COLUMN_OF_PART.values())
         database.execute(f"CREATE VIRTUAL TABLE near USING fts5({columns}, tokenize='{TOKENS}')")
         pieces: list[Passage] = []
         ends: list[int] = []
         for episode in episodes:
             pieces += _pieces(episode) if episode is not None else ()
             ends.append(len(pieces))
-        for part in PARTS:
+        for part, column in COLUMN_OF_PART.items():
             database.executemany(
-                f"INSERT INTO near (rowid, {part}) VALUES (?, ?)",
+                f"INSERT INTO near (rowid, {column}) VALUES (?, ?)",
                 [(row, passage.text) for row, passage in enumerate(pieces) if passage.part == part],
             )
         begins = [0, *ends]

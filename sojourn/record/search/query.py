@@ -24,7 +24,7 @@ from sojourn.types import Ending
 TEXTS = {
     "said": "words of an agent's messages, thoughts and tool calls",
     "shown": "words of the observations",
-    "brief": "words of the system prompt",
+    "system": "words of the system messages",
     "error": "any, none, or words of an infrastructure failure",
 }
 EXACT = {
@@ -59,6 +59,7 @@ SORTS = {
 }
 KEYS = TEXTS | EXACT | NUMBERS | {"sort": f"{', '.join(SORTS)}; - before the last three reverses them"}
 
+OLD_KEYS = {"brief": "system"}  # renamed keys, with their new names
 ORDERS = ("newest", "oldest", *(f"{sign}{name}" for name in ("reward", "turns", "tokens") for sign in ("", "-")))
 CHOICES = {"ending": tuple(Ending), "success": ("yes", "no")}
 FAILED = {"any": True, "none": False}
@@ -225,6 +226,8 @@ class _Parser:
         if match is None:
             return Words(self._text(_BARE) or "-", negated=negated)
         key = match[1].lower()
+        if key in OLD_KEYS:
+            raise QueryError(f"'{key}:' is now '{OLD_KEYS[key]}:': rename it")
         if key not in KEYS:
             raise QueryError(f"unknown key '{key}': {nearest(key, KEYS)} (in quotes it is text to find)")
         if key == "sort":

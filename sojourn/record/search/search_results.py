@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from sojourn.errors import QueryError
 from sojourn.record.episodes.episode_row import COLUMNS, EpisodeRow, from_values
 from sojourn.record.search.excerpt import Excerpt
-from sojourn.record.search.fts_documents import clean
+from sojourn.record.search.fts_documents import COLUMN_OF_PART, clean
 from sojourn.record.search.query import FRACTIONS, Failed, OneOf, Query, Range, Term, Words
 
 MAX_COUNTED = 10_000  # rows that are counted
@@ -136,7 +136,11 @@ def page(database: sqlite3.Connection, query: Query, limit: int, after: str = ""
 
 def expression(words: Iterable[Words], joined: str) -> str:
     """Returns an FTS5 expression in which every text is a quoted string, joined by the operator `joined`."""
-    return f" {joined} ".join(f"{f'{{{one.part}}} : ' * bool(one.part)}{_string(one.text)}" for one in words)
+    return f" {joined} ".join(f"{_column_filter(one.part)}{_string(one.text)}" for one in words)
+
+
+def _column_filter(part: str) -> str:
+    return f"{{{COLUMN_OF_PART[part]}}} : " if part else ""
 
 
 def _places(

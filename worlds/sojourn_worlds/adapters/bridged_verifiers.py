@@ -38,10 +38,10 @@ class Play:
         self.server: ThreadingHTTPServer | None = None
         self.closed = False
 
-    def tasks(self, config, most):
+    def tasks(self, config, max_tasks):
         """Returns the keys of the first tasks, in their order."""
         taskset = load_environment(complete(config)).taskset
-        return [task.key for task in itertools.islice(taskset, most)]
+        return [task.key for task in itertools.islice(taskset, max_tasks)]
 
     def start(self, config, index):
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._endpoint())

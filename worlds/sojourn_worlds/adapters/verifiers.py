@@ -54,7 +54,7 @@ class Verifiers:
     `taskset` is the id of an installed taskset, or of one in the folders `paths`; `config` is the rest of the Env's
     config, as its own TOML has it. Agents run as subprocesses with the harness "null" where it does not say otherwise;
     where it has several agents, all but one need a `client` of their own. `splits.train` and `splits.test` are given to
-    the taskset besides, where given; else every fifth of its first `most` tasks is for testing.
+    the taskset besides, where given; else every fifth of its first `max_tasks` tasks is for testing.
 
     The interpreter gets our variables but for those that hold keys; those that it needs are in `environment`, as in
     `{ OPENAI_API_KEY = "${OPENAI_API_KEY}" }`.
@@ -72,7 +72,7 @@ class Verifiers:
     environment: Mapping[str, str] = field(default_factory=dict)
     scale: Annotated[float, Range(above=0)] = 1.0
     solved: float = 0.0
-    most: Annotated[int, Range(1)] = 10_000
+    max_tasks: Annotated[int, Range(1)] = 10_000
     plays: Annotated[int, Range(1)] = 16
     timeout_s: Annotated[float, Range(above=0)] = 180.0
     expert: str = ""
@@ -84,7 +84,7 @@ class Verifiers:
     )
 
     def __post_init__(self) -> None:
-        require_within("verifiers", self, {"most": (1, 10**9), "plays": (1, 10**6)})
+        require_within("verifiers", self, {"max_tasks": (1, 10**9), "plays": (1, 10**6)})
         if not self.taskset:
             raise ConfigError("verifiers: taskset is empty: give the id of a taskset")
         if set(self.splits) - {"train", "test"} or len(self.splits) == 1:
@@ -118,9 +118,9 @@ class Verifiers:
 
     def _keys(self, config: Mapping[str, Any]) -> list[str]:
         """Returns the keys of a taskset's tasks, asked once of an interpreter that is started for it."""
-        asked = (self.interpreter.python, json.dumps([config, self.paths, self.most], sort_keys=True))
+        asked = (self.interpreter.python, json.dumps([config, self.paths, self.max_tasks], sort_keys=True))
         if asked not in KEYS:
-            KEYS[asked] = self.interpreter.ask_once("tasks", self.timeout_s, config=config, most=self.most)
+            KEYS[asked] = self.interpreter.ask_once("tasks", self.timeout_s, config=config, max_tasks=self.max_tasks)
         return KEYS[asked]
 
     def make(self, task: Task) -> VerifiersPlay:

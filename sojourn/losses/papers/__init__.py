@@ -1,0 +1,1 @@
+"""Losses of single papers, which few use: the same contract as those of `sojourn.losses`, one file each."""
