@@ -7,21 +7,14 @@ import hashlib
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from sojourn.abilities import HasBlobs, HasLowestReward, capacity
 from sojourn.config.fields import Range
-from sojourn.errors import (
-    ConfigError,
-    InfrastructureError,
-    WorldError,
-    failure_and_place,
-    recorded,
-    recorded_traceback,
-)
+from sojourn.errors import ConfigError, WorldError
 from sojourn.event_loop import contained
+from sojourn.failures import Attempt, require_few_failures
 from sojourn.protocols import Agent, AgentContext, Env, EnvFamily, Renderer, Sampler, Seat
 from sojourn.rollout.blame import LOWEST, Blame, EpisodeCounts, close
 from sojourn.rollout.limits import Limits, call_env, cancelled
@@ -29,7 +22,7 @@ from sojourn.rollout.play import play
 from sojourn.rollout.world import seats_of, world_of
 from sojourn.tasks.listed import check_task
 from sojourn.timeline import Timeline
-from sojourn.types import Ending, Episode, Group, SamplingParams, Task, Trajectory
+from sojourn.types import Episode, Group, SamplingParams, Task
 
 SamplerFor = Callable[[Env, str], Sampler]  # returns the sampler for a play, from its `Env` and label
 
@@ -53,27 +46,6 @@ class Rollout:
     limits: Limits = field(default_factory=Limits)
     retries: Annotated[int, Range(0)] = 2
     max_error_rate: Annotated[float, Range(0, 1)] = 0.2
-
-
-@dataclass
-class _Attempt:
-    """What one attempt to play an episode gave: its trajectories, and what failed."""
-
-    trajectories: tuple[Trajectory, ...] = ()
-    complete: bool = False
-    failure: BaseException | None = None
-
-    def keep_turns(self, seats: Mapping[str, Seat]) -> None:
-        """Keeps the turns before a failure, for people to look at; an agent that cannot give them keeps none."""
-        with suppress(Exception):
-            self.trajectories = tuple(seat.finish(Ending.FAILED) for seat in seats.values())
-
-    def episode(self, id: str, task: Task, seconds: float, failed: BaseException | None) -> Episode:
-        """Returns the episode of this attempt; `failed` is what ended the attempt, if not the end of the task."""
-        causes = {"close_error" if self.complete else "error": failed and recorded(failed)}
-        failure = failed or self.failure
-        where = None if failure is None else recorded_traceback(failure)
-        return Episode(id, task, self.trajectories, seconds=seconds, traceback=where, **causes)
 
 
 @dataclass
@@ -131,7 +103,7 @@ class Runner:
         """Plays a task once. Only here does an exception of an environment become data (`Episode.error`)."""
         async with self._world_limit(task), self._episode_limit:
             for attempt in range(self.config.retries + 1):
-                began, failed, played = time.monotonic(), None, _Attempt()
+                began, failed, played = time.monotonic(), None, Attempt()
                 try:
                     await contained(self._play(task, params, label, sampler_for, blame, played))
                 except ConfigError:
@@ -141,18 +113,17 @@ class Runner:
                         raise
                     failed = error
                 episode = played.episode(f"{label}-{task.id}", task, time.monotonic() - began, failed)
-                if isinstance(failed, WorldError):
-                    self.on_episode(episode)
-                    raise failed
-                if episode.error is None or attempt == self.config.retries:
+                hopeless = isinstance(failed, WorldError)
+                if hopeless or episode.error is None or attempt == self.config.retries:
                     self._count(episode)
+                    if hopeless:
+                        raise failed
                     return episode
         raise AssertionError("unreachable: the last attempt returns")
 
     def _world_limit(self, task: Task) -> asyncio.Semaphore:
         world = world_of(self.family, task)
-        room = capacity(world, self.config.concurrency)
-        return self._world_limits.setdefault(id(world), asyncio.Semaphore(room))
+        return self._world_limits.setdefault(id(world), asyncio.Semaphore(capacity(world, self.config.concurrency)))
 
     def _blame(self, task: Task) -> Blame:
         world = world_of(self.family, task)
@@ -167,7 +138,7 @@ class Runner:
         label: str,
         sampler_for: SamplerFor | None,
         find_cause: bool,
-        attempt: _Attempt,
+        attempt: Attempt,
     ) -> None:
         """Plays a task, puts its trajectories into `attempt`, and closes its environment.
 
@@ -182,22 +153,17 @@ class Runner:
             for name in seats_of(self.family, task):
                 seats[name] = self.agent.seat(self._agent_context(name, sampler, params))
             played = await play(env, seats, self.config.limits, self.timeline, task.env, blame if find_cause else None)
-            self._keep_blobs(env)
+            if isinstance(env, HasBlobs) and env.blobs:
+                self.on_blobs(env.blobs)
         except BaseException as error:
             if not (isinstance(error, asyncio.CancelledError) and cancelled()):
-                attempt.keep_turns(seats)
-                with suppress(Exception):
-                    self._keep_blobs(env)
+                attempt.keep_turns(seats, env, self.on_blobs)
             if not blame.closed:
                 await close(env, self.config.limits, self.timeline)  # its error would hide this one
             raise
         attempt.trajectories, attempt.complete, attempt.failure = played, True, blame.failure
         if not blame.closed:
             await call_env(env.close, self.config.limits, self.timeline)
-
-    def _keep_blobs(self, env: Env) -> None:
-        if isinstance(env, HasBlobs) and env.blobs:
-            self.on_blobs(env.blobs)
 
     def _agent_context(self, name: str, sampler: Sampler, params: SamplingParams) -> AgentContext:
         """Returns what a seat is given. Each samples with a seed of its own, so that seats do not sample alike."""
@@ -208,12 +174,6 @@ class Runner:
 
     def _count(self, episode: Episode) -> None:
         self._recent.append(failure := episode.error or episode.close_error)
-        failed = [error for error in self._recent if error is not None]
         self.errors += failure is not None
         self.on_episode(episode)
-        if len(failed) > max(3, self.config.max_error_rate * len(self._recent)):
-            cause = failure_and_place(failed[-1], episode.traceback)
-            raise InfrastructureError(
-                f"{len(failed)} of the last {len(self._recent)} episodes failed, more than rollout.max_error_rate = "
-                f"{self.config.max_error_rate:g} allows; the last cause: {cause}"
-            )
+        require_few_failures(self._recent, self.config.max_error_rate, episode)
