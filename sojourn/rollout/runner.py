@@ -113,10 +113,9 @@ class Runner:
                         raise
                     failed = error
                 episode = played.episode(f"{label}-{task.id}", task, time.monotonic() - began, failed)
-                hopeless = isinstance(failed, WorldError)
-                if hopeless or episode.error is None or attempt == self.config.retries:
+                if isinstance(failed, WorldError) or episode.error is None or attempt == self.config.retries:
                     self._count(episode)
-                    if hopeless:
+                    if isinstance(failed, WorldError):
                         raise failed
                     return episode
         raise AssertionError("unreachable: the last attempt returns")
