@@ -61,7 +61,7 @@ RELATIVE = ["grpo", "rloo", "opo", "gigpo", "stratified", "mgrpo", "dyna_grpo", 
 @pytest.mark.parametrize("groups", ["{name='slots', size=1}", "{name='experts'}"])
 def test_a_group_of_one_is_refused_where_episodes_are_compared(tmp_path, estimator, groups):
     needs = ["streams=[{name='entropy'}]"] if "ae" in estimator else []
-    with pytest.raises(ConfigError, match=r"of groups of 1 learns nothing: expected groups of at least 2"):
+    with pytest.raises(ConfigError, match=r"learns nothing from groups of 1: expected groups of at least 2"):
         load(write(tmp_path), [f"estimator={estimator}", f"groups={groups}", *needs])
 
 
