@@ -390,8 +390,8 @@ class HasPassColumns(Protocol):
 
 
 class ExportedModel(NamedTuple):
-    """What a backend says of a model that it wrote: the base model, its licence (an SPDX identifier, or "unknown"), the
-    architecture, and the number of parameters. `use` is a program of a few lines that loads it from the current folder."""
+    """What a backend says of a model that it wrote: the base, its licence (an SPDX identifier, or "unknown"), the
+    architecture, the number of parameters. `use` is a program of a few lines that loads it in the current folder."""
 
     base: str
     licence: str
