@@ -110,7 +110,7 @@ def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
 @pytest.mark.parametrize(
     ("world", "told"),
     [
-        ("Broken", "a play of the world cannot be made: RuntimeError: no such server"),
+        ("Broken", "an environment of the world cannot be made: RuntimeError: no such server"),
         ("Fails", "all of 2 episodes failed; the last cause: RuntimeError: gone"),
         ("NeverCloses", "did not answer within 0.5 s"),
         ("NoExpert", "has no expert()"),
