@@ -59,8 +59,6 @@ def flatten(groups: Sequence[Group]) -> tuple[Batch, list[Place]]:
 
 
 class _Packer:
-    """Collects the parts of a batch, path by path."""
-
     def __init__(self) -> None:
         self.places: list[Place] = []
         self.parts: list[_Part] = []
@@ -77,7 +75,6 @@ class _Packer:
         group_and_trajectory: tuple[int, int],
         number: int,
     ) -> None:
-        """Adds a path as a sequence; `trained` has the turns that earlier paths train, and gets those of this one."""
         sequence = len(self.images)
         for turn_number in path:
             turn = trajectory.turns[turn_number]

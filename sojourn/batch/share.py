@@ -61,8 +61,7 @@ def _shared(batch: Batch, one: int, other: int) -> int:
 
 
 class SortedSequence(NamedTuple):
-    """A sequence of the sorted batch: its number, its length, and the length of the prefix that it shares with the
-    sequence before it."""
+    """A sequence of the sorted batch; `shared` is the length of the prefix that the sequence before it has, too."""
 
     sequence: int
     length: int
@@ -105,9 +104,8 @@ def node_counts(sequences: Sequence[SortedSequence]) -> list[int]:
 
 def _cut(pending: Sequence[SortedSequence], budget: float) -> int:
     """Returns how many of the sequences, which together exceed `budget`, to put into the next micro-batch."""
-    counts = node_counts(pending)[:-1]
-    candidates = [count for count, nodes in enumerate(counts, 1) if 2 * nodes > budget] or [len(counts)]
-    return min(reversed(candidates), key=lambda count: pending[count].shared)
+    counts = [count for count, nodes in enumerate(node_counts(pending)[:-1], 1) if 2 * nodes > budget]
+    return min(reversed(counts or [len(pending) - 1]), key=lambda count: pending[count].shared)
 
 
 def merge(batch: Batch) -> Tree:

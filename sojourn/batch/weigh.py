@@ -35,19 +35,18 @@ def weigh(groups: Sequence[Group], aggregate: Aggregate) -> list[list[tuple[Floa
     tokens = sum(len(turn.sample.tokens) for t in trajectories for turn in t.turns)
     turns = sum(len(t.turns) for t in trajectories)
     seats = [_seats(number, group) for number, group in enumerate(groups)]
-    trajectories_of = Counter(seat for of_group in seats for seat in of_group)  # of each seat of each episode
+    trajectory_counts = Counter(seat for of_group in seats for seat in of_group)  # of each seat of each episode
 
     def weights_of(trajectory: Trajectory, seat: Hashable) -> tuple[FloatArray, ...]:
         lengths = [len(turn.sample.tokens) for turn in trajectory.turns]
-        weight_of_turn = {
+        turn_weights = {
             "token": [1 / max(tokens, 1)] * len(lengths),
             "sequence": [1 / max(sum(lengths) * len(trajectories), 1)] * len(lengths),
             "turn": [1 / max(length * turns, 1) for length in lengths],
             "constant": [1 / (aggregate.length * max(len(trajectories), 1))] * len(lengths),
-            "seat": [1 / max(sum(lengths) * trajectories_of[seat] * len(trajectories_of), 1)] * len(lengths),
+            "seat": [1 / max(sum(lengths) * trajectory_counts[seat] * len(trajectory_counts), 1)] * len(lengths),
         }[aggregate.by]
-        pairs = zip(lengths, weight_of_turn, strict=True)  # one weight for all tokens of a turn
-        return tuple(np.full(length, weight, dtype=np.float32) for length, weight in pairs)
+        return tuple(np.full(n, weight, np.float32) for n, weight in zip(lengths, turn_weights, strict=True))
 
     return [
         [weights_of(*pair) for pair in zip(group.trajectories, of_group, strict=True)]
@@ -56,6 +55,5 @@ def weigh(groups: Sequence[Group], aggregate: Aggregate) -> list[list[tuple[Floa
 
 
 def _seats(number: int, group: Group) -> list[Hashable]:
-    """Returns the seat of each trajectory of a group, with the numbers of the group and the episode to tell seats of
-    the same name apart."""
+    """Returns the seat of each trajectory of a group; seats of different groups or episodes are different."""
     return [(number, owner, t.agent) for owner, t in zip(group.owners, group.trajectories, strict=True)]
