@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from sojourn.config.fields import Range
-from sojourn.errors import ConfigError, InfrastructureError
+from sojourn.errors import ConfigError, InfrastructureError, failure_and_place
 from sojourn.rollout.runner import SamplerFor
 from sojourn.sources.context import SourceContext, StageContext
 from sojourn.sources.slot_record import SlotRecord
@@ -127,7 +127,8 @@ class LiveSlots:
         episodes = [episode for group in done for episode in group.episodes]
         if all(episode.error is not None for episode in episodes):
             raise InfrastructureError(
-                f"all {len(episodes)} episodes of step {step} failed; the last cause: {episodes[-1].error}"
+                f"all {len(episodes)} episodes of step {step} failed; the last cause: "
+                f"{failure_and_place(episodes[-1].error, episodes[-1].traceback)}"
             )
         redrawn = sum(len(self._records[slot].tasks) - 1 for slot in tasks)
         for slot in tasks:
