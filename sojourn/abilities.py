@@ -10,10 +10,17 @@ from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from sojourn.types import )
- Batch, EnvFamily, FloatArray, IntArray, Message, PassOutput, RendererConfig, Seat, SelectedTokens, StepContext, Task, Trainer, Trainer
- Batch, from sojourn.protocols import (
-    Env, from sojourn.protocols import Env
+from sojourn.protocols import (
+    Env,
+    EnvFamily,
+    PassOutput,
+    RendererConfig,
+    Seat,
+    SelectedTokens,
+    StepContext,
+    Trainer,
+)
+from sojourn.types import Batch, FloatArray, IntArray, Message, Task
 
 if TYPE_CHECKING:
     import torch
