@@ -9,9 +9,10 @@ from typing import Annotated
 
 import numpy as np
 
-from sojourn.abilities import HasExpert
+from sojourn.abilities import HasExpert, HasNativeActions
+from sojourn.call_text import call_text
 from sojourn.config.fields import Range
-from sojourn.errors import ConfigError
+from sojourn.errors import ConfigError, failure_and_place
 from sojourn.protocols import Env, Renderer
 from sojourn.rollout.runner import SamplerFor
 from sojourn.sources.context import SourceContext, StageContext, require_imitation
@@ -62,11 +63,11 @@ class LiveExperts:
         width = self.config.width
         numbers = [(step * width + n) % self.config.distinct_tasks for n in range(width)]
         groups = await asyncio.gather(*(self._play(number) for number in dict.fromkeys(numbers)))
-        played = [g for g in groups if g.trajectories]  # a failed world gives an empty group
-        kept = [g for g in played if not self.config.success_only or all(t.success for t in g.trajectories)]
+        kept = [group for group in groups if self._usable(group)]
         if not kept:
-            errors = [e.error for g in groups for e in g.episodes if e.error]
-            cause = errors[0] if errors else "the experts did not succeed"
+            await self.context.rewards([g for g in groups if g.trajectories])  # what is scored is recorded
+            failed = [e for g in groups for e in g.episodes if e.error]
+            cause = failure_and_place(failed[0].error, failed[0].traceback) if failed else "the experts did not succeed"
             raise ConfigError(f"none of {len(groups)} demonstrations can be used: {cause}")
         return kept
 
@@ -87,6 +88,11 @@ class LiveExperts:
             self.played[number] = group
         return group
 
+    def _usable(self, group: Group) -> bool:
+        """Returns whether a demonstration can be imitated; the group of one that the world failed is empty."""
+        seats = group.trajectories
+        return bool(seats) and (not self.config.success_only or all(seat.success for seat in seats))
+
 
 def expert_sampler(renderer: Renderer) -> SamplerFor:
     """Returns, for each episode, a sampler that gives the actions of its environment's expert."""
@@ -103,11 +109,12 @@ class ExpertSampler:
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
         if not isinstance(self.env, HasExpert):
             raise ConfigError("the world has no expert(): demonstrations need one")
-        text = await expert_action(self.env)
-        tokens = np.asarray(self.renderer.encode_reply(Message(Role.ASSISTANT, text)), dtype=np.int64)
+        message = await expert_message(self.env)
+        tokens = np.asarray(self.renderer.encode_reply(message), dtype=np.int64)
         if len(tokens) > params.max_tokens:
+            said = message.text or "; ".join(map(call_text, message.calls))
             raise ConfigError(
-                f"the expert says {len(tokens)} tokens, {text!r}, where sampling.max_tokens and the context allow "
+                f"the expert says {len(tokens)} tokens, {said!r}, where sampling.max_tokens and the context allow "
                 f"{params.max_tokens}: a model that learnt it would be cut off: raise sampling.max_tokens"
             )
         return Sample(tokens, np.zeros(len(tokens), dtype=np.float32), Versions(-1, -1), Stop.END)
@@ -117,6 +124,12 @@ class ExpertSampler:
 
     async def close(self) -> None:
         """Does nothing: nothing is open."""
+
+
+async def expert_message(env: HasExpert) -> Message:
+    """Returns the next action of the environment's expert in the form in which agents are to act there."""
+    text = await expert_action(env)
+    return env.native_action(text) if isinstance(env, HasNativeActions) else Message(Role.ASSISTANT, text)
 
 
 async def expert_action(env: HasExpert) -> str:

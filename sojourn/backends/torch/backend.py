@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from sojourn.abilities import ExportedModel
 from sojourn.config.fields import Range
 from sojourn.errors import ModelError
 from sojourn.protocols import Opened, Renderer, RendererConfig
@@ -13,6 +15,12 @@ from sojourn.timeline import Timeline
 
 if TYPE_CHECKING:
     from sojourn.models.spec import Critic, Model
+
+MODEL_FORMATS = {
+    "hf": "the whole model, as transformers loads it, with adapters merged into its weights",
+    "merged": "the same, of a run that trains adapters",
+    "lora": "the adapters alone, as peft loads them onto the base model",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +81,7 @@ class Torch:
             wanted["critic"] = (critic.model, critic.revision)
         return {role: loading.identity(loading.resolve(*named)) for role, named in wanted.items()}
 
+<<<<<<< HEAD
     def bind_renderer(self, model: Model, renderer: RendererConfig) -> Renderer | None:
         """Binds the renderer to the model's tokenizer alone; None for a model that must be fetched or converted."""
         from sojourn.backends.torch.models import loading
@@ -81,6 +90,24 @@ class Torch:
             return None
         tokenizer = loading.tokenizer(model.name, model.revision)
         return renderer.bind(tokenizer, loading.template_of(tokenizer))
+=======
+    model_formats = MODEL_FORMATS
+
+    def export_model(
+        self,
+        model: Model,
+        renderer: RendererConfig,
+        seed: int,
+        weights: Path | None,
+        format: str,
+        dtype: str,
+        out: Path,
+    ) -> ExportedModel:
+        """Writes the policy with these weights into a folder, in one of `model_formats`."""
+        from sojourn.backends.torch.models import export
+
+        return export.export(model, renderer, seed, weights, format, dtype, out)
+>>>>>>> main
 
     def open(
         self,
