@@ -10,14 +10,11 @@ from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-<<<<<<< HEAD
-from sojourn.protocols import Env, EnvFamily, PassOutput, Renderer, Seat, SelectedTokens, StepContext, Trainer
-from sojourn.types import Batch, FloatArray, IntArray, Task
-=======
 from sojourn.protocols import (
     Env,
     EnvFamily,
     PassOutput,
+    Renderer,
     RendererConfig,
     Seat,
     SelectedTokens,
@@ -25,7 +22,6 @@ from sojourn.protocols import (
     Trainer,
 )
 from sojourn.types import Batch, FloatArray, IntArray, Message, Task
->>>>>>> main
 
 if TYPE_CHECKING:
     import torch

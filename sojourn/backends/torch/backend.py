@@ -81,7 +81,6 @@ class Torch:
             wanted["critic"] = (critic.model, critic.revision)
         return {role: loading.identity(loading.resolve(*named)) for role, named in wanted.items()}
 
-<<<<<<< HEAD
     def bind_renderer(self, model: Model, renderer: RendererConfig) -> Renderer | None:
         """Binds the renderer to the model's tokenizer alone; None for a model that must be fetched or converted."""
         from sojourn.backends.torch.models import loading
@@ -90,7 +89,7 @@ class Torch:
             return None
         tokenizer = loading.tokenizer(model.name, model.revision)
         return renderer.bind(tokenizer, loading.template_of(tokenizer))
-=======
+
     model_formats = MODEL_FORMATS
 
     def export_model(
@@ -107,7 +106,6 @@ class Torch:
         from sojourn.backends.torch.models import export
 
         return export.export(model, renderer, seed, weights, format, dtype, out)
->>>>>>> main
 
     def open(
         self,
