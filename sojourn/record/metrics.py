@@ -204,7 +204,8 @@ class Trackio:
 def _require(sink: str, *packages: str) -> None:
     """Raises `MissingExtraError` where a package that a sink needs is not installed; imports none."""
     for package in packages:
-        if package not in sys.modules and find_spec(package) is None:
+        found = sys.modules[package] if package in sys.modules else find_spec(package)
+        if found is None:
             raise MissingExtraError(f"sink '{sink}' needs {package}, which is not installed: {TRACKING}")
 
 
