@@ -180,7 +180,7 @@ def test_a_page_that_none_gave_is_refused(run: Path):
             ("sort:reward", "1:1 OR 1"),
             ("", "-1"),
         ):
-            with pytest.raises(QueryError, match="is no place in these results"):
+            with pytest.raises(QueryError, match="is no position in these results"):
                 store.search(text, after=after)
         for limit in (0, -1, 1001):
             with pytest.raises(QueryError, match=f"a page of {limit} rows: ask for 1 to 1000"):
