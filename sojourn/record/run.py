@@ -237,7 +237,7 @@ class RunFolder:
 
     def _require_writable(self) -> None:
         if not self.writable:
-            raise RecordError(f"{self.path} was open_descriptor to read, not to write: open it with RunFolder.open")
+            raise RecordError(f"{self.path} was opened to read, not to write: open it with RunFolder.open")
 
 
 def _write_files(folder: Path, config: str, seeds: Mapping[str, int], versions: Mapping[str, str]) -> None:

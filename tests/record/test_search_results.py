@@ -150,7 +150,7 @@ def test_pages_follow_each_other_and_hold_everything_once(run: Path, held, order
     every = sum(CASES[words](entry, episode) for entry, episode in held)
     with closing(open_to_read(run / "episodes.sqlite")) as database:
         while after is not None:
-            got = page(database, query, 30, after, most=most)
+            got = page(database, query, 30, after, max_counted=most)
             pages.append(got.rows)
             after = got.next
             assert got.total == min(most + 1, every)
