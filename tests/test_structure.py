@@ -19,7 +19,8 @@ ORDER = [
     "protocols", "abilities", "config", "composite", "schedules", "optim", "intervals", "models", "tasks", "curricula",
     "record", "plot", "terminal", "envs", "render", "agents", "rollout", "rewards", "sources", "filters", "credit",
     "batch", "streams", "losses", "backends", "display", "train", "checks", "replay", "arena", "method_docs",
-    "env_catalog", "view", "commands", "cli",
+    "env_catalog",
+    "key_meanings", "config_docs", "view", "commands", "cli",
 ]  # fmt: skip
 ENTRANCES = {"__init__", "__main__"}
 MODULES = {
