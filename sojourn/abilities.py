@@ -20,7 +20,7 @@ from sojourn.protocols import (
     StepContext,
     Trainer,
 )
-from sojourn.types import Batch, FloatArray, IntArray, Task
+from sojourn.types import Batch, FloatArray, IntArray, Message, Task
 
 if TYPE_CHECKING:
     import torch
@@ -49,6 +49,16 @@ class HasExpert(Protocol):
     """
 
     def expert(self) -> str | Awaitable[str]: ...
+
+
+@runtime_checkable
+class HasNativeActions(Protocol):
+    """A play in which agents are to act by structured tool calls alone.
+
+    `native_action` returns the message whose calls do what an action written as text does, such as the expert's.
+    """
+
+    def native_action(self, text: str) -> Message: ...
 
 
 @runtime_checkable
@@ -390,8 +400,8 @@ class HasPassColumns(Protocol):
 
 
 class ExportedModel(NamedTuple):
-    """What a backend says of a model that it wrote: the base model, its licence (an SPDX identifier, or "unknown"), the
-    architecture, and the number of parameters. `use` is a program of a few lines that loads it from the current folder."""
+    """What a backend says of a model that it wrote: the base, its licence (an SPDX identifier, or "unknown"), the
+    architecture, the number of parameters. `use` is a program of a few lines that loads it in the current folder."""
 
     base: str
     licence: str
