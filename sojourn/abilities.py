@@ -20,7 +20,7 @@ from sojourn.protocols import (
     StepContext,
     Trainer,
 )
-from sojourn.types import Batch, FloatArray, IntArray, Task
+from sojourn.types import Batch, FloatArray, IntArray, Message, Task
 
 if TYPE_CHECKING:
     import torch
@@ -49,6 +49,16 @@ class HasExpert(Protocol):
     """
 
     def expert(self) -> str | Awaitable[str]: ...
+
+
+@runtime_checkable
+class HasNativeActions(Protocol):
+    """A play in which agents are to act by structured tool calls alone.
+
+    `native_action` returns the message whose calls do what an action written as text does, such as the expert's.
+    """
+
+    def native_action(self, text: str) -> Message: ...
 
 
 @runtime_checkable
