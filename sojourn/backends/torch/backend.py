@@ -20,6 +20,7 @@ MODEL_FORMATS = {
     "hf": "the whole model, as transformers loads it, with adapters merged into its weights",
     "merged": "the same, of a run that trains adapters",
     "lora": "the adapters alone, as peft loads them onto the base model",
+    "gguf": "the whole model in one file, which llama.cpp runs",
 }
 
 
