@@ -1,5 +1,8 @@
 """Sojourn: train LLM agents end to end, by online reinforcement learning, in the environments they act in."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from sojourn.types import (
     Batch,
     Credit,
@@ -22,7 +25,25 @@ from sojourn.types import (
     Turn,
 )
 
+if TYPE_CHECKING:
+    from sojourn.api import Policy as Policy
+    from sojourn.api import Run as Run
+    from sojourn.api import evaluate as evaluate
+    from sojourn.api import load as load
+    from sojourn.api import open as open
+    from sojourn.api import train as train
+
 __version__ = "0.1.0"
+_PYTHON = ("Policy", "Run", "evaluate", "load", "open")  # of `sojourn.api`, which is imported when one is used first
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PYTHON:
+        return getattr(importlib.import_module("sojourn.api"), name)
+    if name == "train":
+        return importlib.import_module("sojourn.train")  # a package that can be called
+    raise AttributeError(f"module 'sojourn' has no attribute '{name}'")
+
 
 __all__ = [
     "Batch",
