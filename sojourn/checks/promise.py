@@ -128,6 +128,10 @@ def _verdict(promise: Promise, result: Callable[[], str]) -> Verdict:
     except asyncio.CancelledError:
         return Verdict(promise.name, Outcome.FAILED, "it cancelled the task that played it")
     except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        detail = f"raised {type(error).__name__}: {error} ({os.path.basename(where.filename)}:{where.lineno})"
-        return Verdict(promise.name, Outcome.FAILED, detail)
+        return Verdict(promise.name, Outcome.FAILED, raised(error))
+
+
+def raised(error: Exception) -> str:
+    """Describes an exception of a component's code, and where it was raised."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"raised {type(error).__name__}: {error} ({os.path.basename(where.filename)}:{where.lineno})"

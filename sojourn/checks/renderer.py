@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sojourn.checks.promise import raised
 from sojourn.checks.report import Outcome, Report, Verdict
 from sojourn.errors import ActionError, RenderError
 from sojourn.protocols import Renderer
@@ -107,7 +108,9 @@ def check_renderer(renderer: Any, tokenizer: Any = None) -> Report:
     """
     subject = type(renderer).__name__
     if hasattr(renderer, "bind"):
-        renderer = renderer.bind(tokenizer)
+        from sojourn.backends.torch.models.loading import template_of
+
+        renderer = renderer.bind(tokenizer, template_of(tokenizer))
     tokenizer = tokenizer or getattr(getattr(renderer, "codec", None), "tokenizer", None)
     return Report(subject, tuple(_verdicts(renderer, tokenizer)))
 
@@ -143,6 +146,8 @@ def _judge(promise: str, check: Callable[..., Finding], *arguments: Any) -> Verd
         return Verdict(promise, *check(*arguments))
     except RenderError as error:
         return Verdict(promise, Outcome.NOT_OFFERED, str(error))
+    except Exception as error:
+        return Verdict(promise, Outcome.FAILED, raised(error))
 
 
 def _extends(renderer: Renderer, conversation: Conversation, tokenizer: Any) -> Finding:
