@@ -1,7 +1,8 @@
 """What a part of a run may offer besides its role: small protocols, which `isinstance` asks for.
 
 An environment, a seat, a sampler, a component may offer any of these. The functions of this module (`max_lag`,
-`group_size`, ...) return the default where it offers none.
+`group_size`, ...) return the default where it offers none. A subclass that does not offer what its base class does sets
+the name to None.
 """
 
 from __future__ import annotations
@@ -47,6 +48,14 @@ class HasBlobs(Protocol):
 
     @property
     def blobs(self) -> Mapping[str, bytes]: ...
+
+
+def blobs_of(play: object) -> Mapping[str, bytes]:
+    """Returns the images that a play has shown, by digest; mostly none."""
+    return play.blobs if isinstance(play, HasBlobs) else {}
+
+
+PLAY_ABILITIES: Mapping[str, type] = {"fork": Forkable, "expert": HasExpert, "state_key": HasStateKey}
 
 
 @runtime_checkable

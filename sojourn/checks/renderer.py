@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from sojourn.checks.report import Outcome, Report, Verdict
 from sojourn.errors import ActionError, RenderError
-from sojourn.protocols import Renderer
+from sojourn.protocols import Renderer, RendererConfig
+from sojourn.render.text import HasCodec
 from sojourn.types import IntArray, Message, Role, Sample, Stop, Tool, ToolCall, Versions
 
 SHOWN = 8  # tokens shown on each side of a difference
@@ -98,6 +99,11 @@ def conversations(controls: Sequence[str]) -> list[Conversation]:
     ]
 
 
+@runtime_checkable
+class Unbound(RendererConfig, Protocol):
+    """The config of a renderer, as `isinstance` can ask for it."""
+
+
 def check_renderer(renderer: Any, tokenizer: Any = None) -> Report:
     """Returns the verdicts on a renderer. A config such as `ChatML()` is bound to the tokenizer; a bound one has its
     own.
@@ -106,10 +112,13 @@ def check_renderer(renderer: Any, tokenizer: Any = None) -> Report:
     format cannot express (`RenderError`) counts as not offered.
     """
     subject = type(renderer).__name__
-    if hasattr(renderer, "bind"):
-        renderer = renderer.bind(tokenizer)
-    tokenizer = tokenizer or getattr(getattr(renderer, "codec", None), "tokenizer", None)
-    return Report(subject, tuple(_verdicts(renderer, tokenizer)))
+    bound: Any = renderer.bind(tokenizer, "") if isinstance(renderer, Unbound) else renderer
+    tokenizer = _tokenizer_of(bound) if tokenizer is None else tokenizer
+    return Report(subject, tuple(_verdicts(bound, tokenizer)))
+
+
+def _tokenizer_of(renderer: object) -> Any:
+    return renderer.codec.tokenizer if isinstance(renderer, HasCodec) else None
 
 
 def _verdicts(renderer: Renderer, tokenizer: Any) -> Iterator[Verdict]:

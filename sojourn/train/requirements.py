@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sojourn.abilities import (
     Chooses,
     HasColumns,
@@ -18,6 +16,7 @@ from sojourn.abilities import (
     valid_for,
 )
 from sojourn.errors import ConfigError
+from sojourn.protocols import EnvFamily, Loss, Stream
 from sojourn.rollout.world import seats_of_world, worlds_of
 from sojourn.train.recipe import Recipe, Stage
 
@@ -54,7 +53,7 @@ def check_needs(recipe: Recipe) -> None:
 def _check_recorded(recipe: Recipe) -> None:
     """Streams that are only looked at must not change what is trained: none that learns, nor asks a critic."""
     for stream in recipe.record.streams:
-        if isinstance(stream, Learns) or _asks_critic(stream):
+        if isinstance(stream, Learns) or reads_critic(stream):
             raise ConfigError(
                 f"record.streams: {type(stream).__name__} learns or asks a critic: give it to a stage that uses it"
             )
@@ -73,7 +72,7 @@ def _remedy(stage: Stage, need: str) -> str:
 
 def _check_critic(recipe: Recipe) -> None:
     """A critic must be asked, and there for those who ask it; and trained, or it says 0 for ever."""
-    asks = [(s, part) for s in recipe.stages for part in (*s.streams, *s.losses) if _asks_critic(part)]
+    asks = [(s, part) for s in recipe.stages for part in _parts_that_ask_critic(s)]
     if recipe.critic is None and asks:
         stage, part = asks[0]
         raise ConfigError(f"stage '{stage.name}': {type(part).__name__} needs a critic: add a table [critic]")
@@ -91,6 +90,10 @@ def _check_critic(recipe: Recipe) -> None:
         )
 
 
+def _parts_that_ask_critic(stage: Stage) -> list[Stream | Loss]:
+    return [*filter(reads_critic, stage.streams), *(loss for loss in stage.losses if "critic" in loss.needs)]
+
+
 def _check_room(recipe: Recipe) -> None:
     """Refuses turns that fill a whole context."""
     most = recipe.backend.max_context if isinstance(recipe.backend, HasMaxContext) else None
@@ -99,10 +102,6 @@ def _check_room(recipe: Recipe) -> None:
             f"sampling.max_tokens = {recipe.sampling.max_tokens} leaves no room for a prompt in backend.max_context = "
             f"{most}: lower the one, or raise the other"
         )
-
-
-def _asks_critic(part: Any) -> bool:
-    return reads_critic(part) or "critic" in getattr(part, "needs", ())
 
 
 def _check_columns(stage: Stage) -> None:
@@ -114,7 +113,7 @@ def _check_columns(stage: Stage) -> None:
         )
 
 
-def _check_size(stage: Stage, env: Any) -> None:
+def _check_size(stage: Stage, env: EnvFamily) -> None:
     """Refuses groups whose credit would be 0, as there is nothing in them to compare an episode with, and more
     minibatches than there are trajectories."""
     size = group_size(stage.groups)
