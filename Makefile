@@ -2,13 +2,14 @@
 # make test   set up, then run all tests
 # make lint   ruff, pyright
 # make pins   write the hashes of what the requirements files pin anew, after a version in them was changed
+# make docs   build the documentation's site into build/site, with its links checked
 # make adapters   build other ecosystems' environments in .venvs/, and run the tests of the adapters against them
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 TORCH := torch==2.13.0
 
-.PHONY: demo test lint setup browser worlds adapters dry pins clean
+.PHONY: demo test lint docs setup browser worlds adapters dry pins clean
 
 demo: setup browser
 	$(BIN)/sojourn train recipes/miniwob/train.toml
@@ -23,6 +24,14 @@ lint: $(VENV)/worlds
 
 dry: setup browser
 	for recipe in recipes/*/*.toml; do $(BIN)/sojourn train --dry $$recipe > /dev/null && echo "$$recipe can be built" || exit 1; done
+
+docs: .venvs/docs/ready
+	NO_MKDOCS_2_WARNING=1 .venvs/docs/bin/mkdocs build --strict
+
+.venvs/docs/ready: requirements-docs.txt
+	$(PYTHON) -m venv .venvs/docs
+	.venvs/docs/bin/pip install -q --no-deps --require-hashes -r $<
+	touch $@
 
 setup: $(VENV)/ready
 
@@ -76,7 +85,7 @@ adapters: setup browser worlds .venvs/mcp1/ready $(FOREIGN:%=.venvs/%/ready)
 
 # Hashes of all files of each version, for every platform. Files with a .in pin what it needs in turn, too.
 PINNED := requirements.txt requirements-models.txt requirements-worlds.txt tests/equivalence/requirements.txt
-CLOSED := $(wildcard worlds/tests/adapters/requirements-*.in)
+CLOSED := $(wildcard worlds/tests/adapters/requirements-*.in) requirements-docs.in
 PIN = .venvs/pins/bin/uv pip compile -q --generate-hashes --no-annotate --no-header --universal
 .venvs/pins/bin/uv:
 	$(PYTHON) -m venv .venvs/pins
@@ -90,4 +99,4 @@ pins: .venvs/pins/bin/uv
 		$(PIN) --python-version $$version $$file -o $${file%.in}.txt > .venvs/pins/log; done
 
 clean:
-	rm -rf $(VENV) .venvs
+	rm -rf $(VENV) .venvs build

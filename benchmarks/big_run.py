@@ -127,7 +127,9 @@ class Maker:
         if drawn.random() < 0.004:
             return Episode(name, task, (), drawn.choice(ERRORS), seconds)
         won = drawn.random() < chance
-        ending = Ending.DONE if won else drawn.choices(list(Ending), (50, 25, 15, 7, 3))[0]
+        ending = (
+            Ending.DONE if won else drawn.choices([e for e in Ending if e is not Ending.FAILED], (50, 25, 15, 7, 3))[0]
+        )
         count = max(1, round(drawn.gammavariate(4, self.turns / 4)))
         oldest = max(0, version - drawn.randrange(LAG + 1))
         turns = []

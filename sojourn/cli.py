@@ -53,6 +53,7 @@ app = typer.Typer(
 )  # fmt: skip
 
 COMMANDS = {
+    "init": "sojourn.commands.init:init",
     "train": "sojourn.commands.train:train",
     "eval": "sojourn.commands.evaluate:evaluate",
     "runs": "sojourn.commands.runs:runs",

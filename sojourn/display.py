@@ -15,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from sojourn.errors import failure_and_place
 from sojourn.intervals import wilson
 from sojourn.record.summary import Summary
 from sojourn.terminal.clean import one_line
@@ -76,13 +77,14 @@ class Display:
         """Counts a finished episode of the current evaluation or step. A cause of failure is printed once, and
         counted."""
         if failure := episode.error or episode.close_error:
-            cause = one_line(failure, 300)
+            cause = one_line(failure_and_place(failure, episode.traceback), 300)
             self._causes[cause] += 1
             if self._causes[cause] == 1 and len(self._causes) <= MAX_CAUSES:
                 what = "an episode failed" if episode.error else "an episode is complete, but its world failed to close"
                 self._print(f"{what}: {cause}")
         now = self._evaluating if self._evaluating.name else self._stage
-        now.playing += [trajectory.success for trajectory in episode.trajectories if trajectory.trainable]
+        seats = episode.trajectories if episode.error is None else ()
+        now.playing += [trajectory.success for trajectory in seats if trajectory.trainable]
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
         """Finishes step `step` (counted from 0) with these metrics; absent metrics are not shown."""

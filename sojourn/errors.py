@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from functools import cache
@@ -10,6 +11,7 @@ from functools import cache
 from sojourn.secrets import masked
 
 LONGEST_FAILURE = 4_000  # characters
+LONGEST_TRACEBACK = 12_000
 
 
 class SojournError(Exception):
@@ -83,11 +85,26 @@ def cause(error: BaseException) -> str:
 
 def recorded(error: BaseException) -> str:
     """Returns the text of a failure for the record, without secrets, and without the middle of a long one."""
-    said = masked(f"{type(error).__name__}: {error}")
-    if len(said) <= LONGEST_FAILURE:
-        return said
-    half = LONGEST_FAILURE // 2
-    return f"{said[:half]} [... {len(said) - 2 * half} characters left out ...] {said[-half:]}"
+    return _shortened(masked(f"{type(error).__name__}: {_words(error)}"), LONGEST_FAILURE)
+
+
+def recorded_traceback(error: BaseException) -> str:
+    """Returns the traceback of a failure for the record, shortened as `recorded` shortens the error itself."""
+    return _shortened(masked("".join(traceback.format_exception(leaf(error)))), LONGEST_TRACEBACK)
+
+
+def failure_and_place(failure: str | None, recorded: str | None) -> str:
+    """Returns the text of a recorded failure, followed by the line of the user's own code in its traceback."""
+    frames = re.findall(r'^  File "(.+)", line (\d+), in (.+)$', recorded or "", re.MULTILINE)
+    own = [f"{function}, {file}:{line}" for file, line, function in frames if not file.startswith(("<", *_installed()))]
+    return f"{failure} ({own[-1]})" if own else str(failure)
+
+
+def _shortened(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]} [... {len(text) - 2 * half} characters left out ...] {text[-half:]}"
 
 
 def raised_at(error: BaseException) -> str:

@@ -45,6 +45,7 @@ class Ending(StrEnum):
     TURNS = "turns"  # `limits.turns` were taken
     TOKENS = "tokens"  # the context had no room for another action
     TIME = "time"  # `limits.seconds` were over
+    FAILED = "failed"  # the environment failed: the turns until then, which are never trained
 
     @property
     def truncated(self) -> bool:
@@ -246,8 +247,9 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class Episode:
-    """One play of a task, with a trajectory for each seat; never trained where it has an `error` of infrastructure. One
-    with a `close_error` was complete before its environment failed to close, and is trained."""
+    """One play of a task, with a trajectory for each seat; never trained where it has an `error` of infrastructure: its
+    trajectories then hold the turns before the failure. One with a `close_error` was complete before its environment
+    failed to close, and is trained. `traceback` is of the failure, also of one for which an action was to blame."""
 
     id: str
     task: Task
@@ -255,6 +257,7 @@ class Episode:
     error: str | None = None
     seconds: float = 0.0
     close_error: str | None = None
+    traceback: str | None = None
 
 
 @dataclass(frozen=True)

@@ -110,8 +110,7 @@ def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
 @pytest.mark.parametrize(
     ("world", "told"),
     [
-        ("Broken", "a play of the world cannot be made: RuntimeError: no such server"),
-        ("Fails", "all of 2 episodes failed; the last cause: RuntimeError: gone"),
+        ("Broken", "an environment of the world cannot be made: RuntimeError: no such server"),
         ("NeverCloses", "did not answer within 0.5 s"),
         ("NoExpert", "has no expert()"),
         ("Sound sampling.temperature=0", "stage 'rl' needs the logprobs of the distribution"),
@@ -128,6 +127,7 @@ def test_a_run_that_cannot_play_is_refused_and_leaves_nothing(tmp_path, world, t
     ("world", "words", "told"),
     [
         ("Exits", [], "SystemExit: 7"),
+        ("Fails", [], "all of 2 episodes failed; the last cause: RuntimeError: gone"),
         ("Huge", [], "1e+300: return a finite number"),
         ("OddExpert", [], "expert() gave None"),
         ("Sound", ["backend.max_context=8", "sampling.max_tokens=4"], "raise backend.max_context"),

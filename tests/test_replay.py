@@ -124,7 +124,7 @@ def shortened(trajectory: Trajectory) -> Trajectory:
         (lambda e: replace(e, trajectories=(replace(e.trajectories[0], ending=Ending.TURNS),)), "the world is done"),
         (lambda e: replace(e, trajectories=(shortened(e.trajectories[0]),)), "goes on"),
         (lambda e: replace(e, task=Task("toy", {**e.task.data, "rooms": 3}, e.task.seed, "train")), "turn 1 of agent"),
-        (lambda e: replace(e, trajectories=(replace(e.trajectories[0], agent="rival"),)), "asks for seat 'agent'"),
+        (lambda e: replace(e, trajectories=(replace(e.trajectories[0], agent="rival"),)), "for seat 'agent'"),
         (lambda e: replace(e, task=Task("toy", {}, 0, "train")), "the world fails now: "),
     ],
 )  # fmt: skip

@@ -60,7 +60,9 @@ def test_files_that_are_installed_together_agree() -> None:
     assert {package: found for package, found in versions.items() if len(found) > 1} == {}, "pinned in several files"
 
 
-@pytest.mark.parametrize("file", sorted(ROOT.glob("worlds/tests/adapters/requirements-*.in")), ids=name)
+@pytest.mark.parametrize(
+    "file", [*sorted(ROOT.glob("worlds/tests/adapters/requirements-*.in")), ROOT / "requirements-docs.in"], ids=name
+)
 def test_what_is_asked_for_is_what_is_pinned(file: Path) -> None:
     wanted = [pins_of(line) for line in file.read_text().splitlines() if line]
     assert set(wanted) <= set(pins(file.with_suffix(".txt")))
@@ -70,7 +72,12 @@ def test_make_installs_nothing_unchecked_but_torch_and_ourselves() -> None:
     """The commands that make would run, of which it is asked."""
     told = [
         subprocess.run(["make", "-n", "-B", *goal], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-        for goal in (["setup", "VENV=.venv-none"], [".venv-none/worlds", "VENV=.venv-none"], [".venvs/mcp1/ready"])
+        for goal in (
+            ["setup", "VENV=.venv-none"],
+            [".venv-none/worlds", "VENV=.venv-none"],
+            [".venvs/mcp1/ready"],
+            ["docs"],
+        )
     ]
     installs = re.findall(r"pip install .*", "\n".join(told))
     assert len(installs) > 5

@@ -19,10 +19,11 @@ ROOT = Path(__file__).parent.parent / "sojourn"
 WORLDS = ROOT.parent / "worlds"
 ORDER = [
     "types", "finite", "call_text", "secrets", "errors", "codec", "files", "threads", "event_loop", "timeline",
-    "protocols", "abilities", "config", "composite", "schedules", "optim", "intervals", "models", "tasks", "curricula",
+    "protocols", "abilities", "failures", "config", "composite", "schedules", "optim", "intervals", "models",
+    "tasks", "curricula",
     "record", "plot", "terminal", "envs", "render", "agents", "rollout", "rewards", "sources", "filters", "credit",
     "batch", "streams", "losses", "backends", "display", "train", "checks", "replay", "arena", "method_docs",
-    "env_catalog", "view", "commands", "cli",
+    "env_catalog", "model_export", "view", "commands", "cli",
 ]  # fmt: skip
 ENTRANCES = {"__init__", "__main__"}
 MODULES = {

@@ -9,59 +9,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sojourn.errors import ConfigError, RecordError
+from sojourn.errors import ConfigError
 from sojourn.files import read_text
 from sojourn.protocols import AgentContext, EnvFamily
-from sojourn.record import checkpoint
 from sojourn.record.checkpoint import MAX_STATE_BYTES, Checkpoint
-from sojourn.record.run import RunFolder
+from sojourn.record.run_weights import NamedRun, Weights, find_weights
 from sojourn.rollout.limits import Limits
 from sojourn.train import resolve as recipes
 from sojourn.train.recipe import Recipe
 from sojourn.train.weights import found_weights
-
-BEFORE = "before"
-
-
-class Weights(NamedTuple):
-    """Weights of a run with the name that follows the folder and an @. Without a checkpoint: the initial weights."""
-
-    name: str
-    checkpoint: Checkpoint | None
-
-
-def available_weights(run: Path) -> list[Weights]:
-    """Returns all weights of a run, the oldest first: the initial ones, and every checkpoint.
-
-    The checkpoint at the end of a stage is named after the stage, others after their number of steps.
-    """
-    stages = RunFolder.read(run).config.get("stages", [])
-    done, ends = 0, dict[int, str]()
-    for stage in stages if isinstance(stages, list) else ():
-        done += int(stage.get("steps", 0))
-        ends[done] = str(stage.get("name", done))
-    held = checkpoint.checkpoints(run / "checkpoints")
-    return [Weights(BEFORE, None), *(Weights(ends.get(c.step, str(c.step)), c) for c in held)]
-
-
-def find_weights(run: Path, name: str) -> Weights:
-    """Returns the weights of this name (a stage, a number of steps, or "before"), by default the newest."""
-    available = available_weights(run)
-    if not name:
-        newest = checkpoint.latest(run / "checkpoints")
-        if newest is None:
-            raise RecordError(
-                f"'{run}' has no complete checkpoint yet: train it, or play its initial weights, {run}@{BEFORE}"
-            )
-        return next((one for one in available if one.checkpoint == newest), Weights(str(newest.step), newest))
-    for one in available:
-        if name == one.name or (one.checkpoint is not None and name == str(one.checkpoint.step)):
-            if one.checkpoint is not None:
-                one.checkpoint.verify()
-            return one
-    raise ConfigError(
-        f"'{run}@{name}': this run has no such weights; it has {', '.join(one.name for one in available)}"
-    )
 
 
 class LoadedModel(NamedTuple):
@@ -121,15 +77,13 @@ class CheckpointOperator:
     @classmethod
     def parse(cls, text: str, greedy: bool = False) -> CheckpointOperator:
         """Parses a run folder with optional weights after an @, such as runs/x, runs/x@warmup or runs/x@120."""
-        folder, _, weights = (
-            (text, "", "") if Path(text).is_dir() else text.rpartition("@") if "@" in text else (text, "", "")
-        )
-        if not (Path(folder) / "config.toml").is_file():
+        folder, weights = NamedRun.parse(text)
+        if not (folder / "config.toml").is_file():
             raise ConfigError(
                 f"--operator {text}: expected expert, random, person, an endpoint such as "
                 "http://127.0.0.1:8000/v1#model, or a run folder such as runs/x or runs/x@warmup"
             )
-        return cls(Path(folder).resolve().name + (f"@{weights}" if weights else ""), Path(folder), weights, greedy)
+        return cls(folder.resolve().name + (f"@{weights}" if weights else ""), folder, weights, greedy)
 
     async def open(self, family: EnvFamily, limits: Limits) -> None:
         recipe = recipes.load(self.run).recipe

@@ -23,14 +23,14 @@ from sojourn.checks.promise import BrokenError, DoubtfulError, Promise, judge_al
 from sojourn.checks.report import Report
 from sojourn.checks.synthetic import DeclaredStreams, Shape
 from sojourn.protocols import PassOutput, SelectedTokens
-from sojourn.train.requirements import OWN
+from sojourn.train.requirements import PASS_COLUMNS
 from sojourn.types import Batch, Credit, FloatArray
 
 SHAPES = ((Shape(), Shape(turns=1, tokens=1)), (Shape(turns=2), Shape(turns=1)))  # one sequence for each shape
 NEAR = 0.1  # nats between the policy and the sampler, inside any clip
 FAR = 30.0  # nats between them: a token that is likely under one has a probability of 1e-13 under the other
 ATOL, RTOL = 1e-6, 1e-4
-PASS_NEEDS = OWN | COLUMNS.keys()  # the needs that the loss's own forward pass provides
+PASS_NEEDS = PASS_COLUMNS | COLUMNS.keys()  # the needs that the loss's own forward pass provides
 
 
 class Passed(NamedTuple):

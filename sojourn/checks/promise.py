@@ -9,6 +9,7 @@ import asyncio
 import os
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from sojourn.checks.report import Outcome, Verdict
@@ -95,10 +96,23 @@ def require_declared(component: Any, forms: Mapping[str, type]) -> str:
     needs = component.needs
     if odd := [need for need in needs if not isinstance(need, str)]:
         raise BrokenError(f"needs has {odd[0]!r}: expected the names of streams")
+    require_config(component)
+    return f"needs {', '.join(sorted(needs)) or 'no stream'}"
+
+
+def require_config(component: Any) -> str:
+    """Requires a class that a config can name: a frozen dataclass, whose fields are its keys."""
     parameters = getattr(component, "__dataclass_params__", None)
     if parameters is None or not parameters.frozen:
         raise DoubtfulError(f"{type(component).__name__} is not a frozen dataclass: a config cannot name it")
-    return f"needs {', '.join(sorted(needs)) or 'no stream'}"
+    names = [field.name for field in fields(component) if field.init]
+    return f"its keys are {', '.join(names)}" if names else "it has no keys"
+
+
+def require_methods(component: Any, names: Sequence[str], role: str) -> None:
+    """Requires the methods that a run calls on an object of this role."""
+    if missing := [name for name in names if not callable(getattr(component, name, None))]:
+        raise BrokenError(f"{type(component).__name__} has no {missing[0]}(): {role} needs {', '.join(names)}")
 
 
 def _not_judged(promise: Promise, verdicts: dict[str, Verdict]) -> Verdict | None:

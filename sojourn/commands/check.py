@@ -16,6 +16,18 @@ if TYPE_CHECKING:
     from sojourn.checks.report import Report
 
 
+SUITES = {
+    "env": "sojourn.checks.env:check_env",
+    "agent": "sojourn.checks.agent:check_agent",
+    "reward": "sojourn.checks.reward:check_reward",
+    "filter": "sojourn.checks.filter:check_filter",
+    "curriculum": "sojourn.checks.curriculum:check_curriculum",
+    "estimator": "sojourn.checks.estimator:check_estimator",
+    "loss": "sojourn.checks.loss:check_loss",
+    "backend": "sojourn.checks.backend:check_backend",
+}
+
+
 def check(
     name: Annotated[
         str,
@@ -24,9 +36,7 @@ def check(
     overrides: Overrides = None,
     kind: Annotated[
         str,
-        typer.Option(
-            help="The kind of the component: env, estimator, loss or backend. (default: the kind of the name)"
-        ),
+        typer.Option(help=f"The kind of the component: {', '.join(SUITES)}. (default: the kind of the name)"),
     ] = "",
     episodes: Annotated[
         int | None,
@@ -40,20 +50,13 @@ def check(
         ),
     ] = False,
 ) -> None:
-    """Run the conformance suite of a world, an estimator, a loss or a backend. The exit code is 1 if a check fails."""
+    """Run the conformance suite of a component: of a world, a reward, an estimator and others. The exit code is 1 if a
+    check fails."""
     found = kind or _kind_of(name)
     report = _attacked(found, name, overrides, episodes) if attack else _report(found, name, overrides, episodes)
     report.print(CleanConsole())
     if not report.passed:
         raise typer.Exit(1)
-
-
-SUITES = {
-    "env": "sojourn.checks.env:check_env",
-    "estimator": "sojourn.checks.estimator:check_estimator",
-    "loss": "sojourn.checks.loss:check_loss",
-    "backend": "sojourn.checks.backend:check_backend",
-}
 
 
 def _kind_of(name: str) -> str:
@@ -75,13 +78,24 @@ def _kind_of(name: str) -> str:
 
 
 def _kind_of_class(cls: Any) -> str:
-    """Returns the kind of a class: estimators and losses have `needs`, and losses take a batch; a backend can `open` a
-    model; anything else is a world."""
+    """Returns the kind of a class, which follows from what its calls and its `bind` or `open` take; where nothing
+    does, it is a world."""
+    if hasattr(cls, "needs") and callable(cls):
+        return "loss" if "batch" in _takes(cls.__call__) else "estimator"
+    if hasattr(cls, "seat"):
+        return "agent"
+    if hasattr(cls, "bind") and {"tasks", "seed"} <= _takes(cls.bind):
+        return "curriculum"
+    if "group" in _takes(cls.__call__):
+        return "filter" if "scores" in _takes(cls.__call__) else "reward"
+    return "backend" if hasattr(cls, "open") and "renderer" in _takes(cls.open) else "env"
+
+
+def _takes(method: Any) -> set[str]:
+    """Returns the names of a method's parameters."""
     import inspect
 
-    if hasattr(cls, "needs") and callable(cls):
-        return "loss" if "batch" in inspect.signature(cls.__call__).parameters else "estimator"
-    return "backend" if hasattr(cls, "open") and "renderer" in inspect.signature(cls.open).parameters else "env"
+    return set(inspect.signature(method).parameters)
 
 
 def _attacked(kind: str, name: str, overrides: list[str] | None, episodes: int | None) -> Report:

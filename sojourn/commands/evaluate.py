@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,7 @@ from sojourn import event_loop
 from sojourn.commands.arguments import Overrides, load, print_risks, print_slowdowns
 
 if TYPE_CHECKING:
-    from sojourn.record.checkpoint import Checkpoint
+    from sojourn.record.run_weights import NamedRun
     from sojourn.train.resolve import Resolved
 
 
@@ -20,7 +19,8 @@ def evaluate(
     run: Annotated[
         Path,
         typer.Argument(
-            help="A run folder, whose newest checkpoint is evaluated, or a recipe, whose model is evaluated untrained."
+            help="A run folder, whose newest checkpoint is evaluated (or another one: runs/x@120, runs/x@warmup, "
+            "runs/x@before), or a recipe, whose model is evaluated untrained."
         ),
     ],
     overrides: Overrides = None,
@@ -33,41 +33,37 @@ def evaluate(
     ] = False,
 ) -> None:
     """Evaluate a checkpoint, an untrained model or an expert on the tasks that every evaluation of the recipe plays."""
+    from sojourn.record.run_weights import NamedRun
+
     extra = [f"evaluation.split={split}"] * bool(split) + ["evaluation.temperature=0.0"] * greedy
-    resolved = load(run, [*extra, *(overrides or [])])
+    named = NamedRun.parse(run)
+    resolved = load(named.folder, [*extra, *(overrides or [])])
     print_risks(resolved.recipe.env)
     print_slowdowns(resolved.recipe.backend)
-    event_loop.run(_evaluate(resolved, run if run.is_dir() else None, expert))
+    event_loop.run(_evaluate(resolved, named if named.folder.is_dir() else None, expert))
 
 
-async def _evaluate(resolved: Resolved, run: Path | None, expert: bool) -> None:
+async def _evaluate(resolved: Resolved, run: NamedRun | None, expert: bool) -> None:
     from sojourn.display import Display
-    from sojourn.errors import RecordError
-    from sojourn.record import checkpoint
+    from sojourn.record.run_weights import BEFORE, find_weights
     from sojourn.record.summary import summarise
     from sojourn.train.assemble import assemble
     from sojourn.train.evaluate import evaluate as play_panel
     from sojourn.train.evaluate import panel
     from sojourn.train.weights import initial_weights
 
-    def newest(folder: Path, tell: Callable[[str], None]) -> Checkpoint:
-        found = checkpoint.latest(folder / "checkpoints", tell)
-        if found is None:
-            raise RecordError(f"'{folder}' has no complete checkpoint yet: train it first, or evaluate its config.toml")
-        return found
-
     if run is not None:
-        newest(run, lambda sentence: None)  # damaged checkpoints are reported below
+        find_weights(*run)
     with Display() as display:
         async with assemble(resolved.recipe) as components:
-            name = "expert" if expert else "as it is"
-            if run is None:
+            # looked for again, since a run in progress deletes old checkpoints
+            found = find_weights(*run, display.message).checkpoint if run is not None else None
+            if found is None:
                 await initial_weights(components)
-            else:  # looked for again, since a run in progress deletes old checkpoints
-                found = newest(run, display.message)
+            else:
                 components.trainer.load(found.weights, weights_only=True)
                 await components.trainer.publish()
-                name = name if expert else f"step {found.step}"
+            name = "expert" if expert else f"step {found.step}" if found else BEFORE if run else "as it is"
             components.runner.on_episode = display.episode
             display.evaluating(name, len(panel(components)) * resolved.recipe.evaluation.samples)
             done = await play_panel(components, "evaluation", expert)

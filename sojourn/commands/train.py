@@ -91,15 +91,28 @@ async def _train(resolved: Resolved, folder: RunFolder, resume: bool) -> None:
         with Display(recipe.name, console=console) as display:
             await run_recipe(recipe, folder, display, resume=resume)
     except BaseException as error:
-        if not resume and not folder.evaluations():
+        if not resume and not folder.evaluations() and not folder.has_episodes:
             folder.discard()  # it failed before anything was measured: nothing half-written stays behind
         elif isinstance(error, Exception):
             with contextlib.suppress(RecordError):  # what stopped the run is what is to be told
                 folder.write_json(FAILURE, {"cause": cause(error)})
+                _print_failed_episode(folder, console)
         raise
     curve([folder.path], folder.path / "curve.png")
     console.print(f"the curve is {folder.path / 'curve.png'}; all episodes are in {folder.path}", soft_wrap=True)
     console.print(f"to look at it: sojourn show {folder.path}", soft_wrap=True)
+
+
+def _print_failed_episode(folder: RunFolder, console: CleanConsole) -> None:
+    """Prints how to look at the last episode that failed, and how to play its task again."""
+    from sojourn.record.episodes.store import EpisodeStore
+    from sojourn.terminal.episode import play_again
+
+    with EpisodeStore(folder.path) as store:
+        for row in store.query(failed=True, newest=True, limit=1):
+            console.print(f"to see where it failed: sojourn show {folder.path} {row.id}", soft_wrap=True)
+            again = play_again(folder.path, store.read(row).episode.task)
+            console.print(f"to play that task again: {again}", soft_wrap=True)
 
 
 def _dry(resolved: Resolved) -> None:

@@ -18,7 +18,7 @@ from sojourn.types import Credit, FloatArray, Group, Score, Streams, Trajectory
 @dataclass(frozen=True, kw_only=True)
 class KLReward(Wrapped):
     """Another estimator, for rewards from which `coef` times an estimate of KL(sampler || reference), summed over the
-    tokens of each turn, is subtracted (Stiennon et al. 2020, arXiv:2009.01325).
+    tokens of each turn, is subtracted (Stiennon et al. 2020, arXiv:2009.01325, section 3.4).
 
     `kl_estimator` is k1, k2 or k3 as in the loss `kl`; in a reward, k1 gives the gradient of the KL.
     """

@@ -41,10 +41,11 @@ class Moments:
 class Normalised(Wrapped):
     """Another estimator, for rewards whose returns are normalised to mean 0 and standard deviation 1 over all steps so
     far, this one included, and then clipped to [-`clip`, `clip`] (reward normalisation and clipping of PPO-max: Zheng
-    et al. 2023, arXiv:2307.04964, eq. 18), without the pretraining text that PPO-max mixes into its batches.
+    et al. 2023, arXiv:2307.04964), without the pretraining text that PPO-max mixes into its batches.
 
-    The paper has one reward per answer. Here the rewards of turns are divided by the standard deviation, and whatever
-    else changes the return is added at its last turn.
+    The moments and the clip are those of the authors' code with `use_reward_norm` and `use_reward_clip`; the scripts
+    that they published only divide by the standard deviation. The paper has one reward per answer. Here the rewards of
+    turns are divided by the standard deviation, and whatever else changes the return is added at its last turn.
     """
 
     base: Annotated[Any, Kind("estimator")] = field(default_factory=GAE)

@@ -19,7 +19,8 @@ from sojourn.types import Credit, Group, Score
 
 @dataclass(frozen=True, kw_only=True)
 class RLOO(GroupEstimator):
-    """Return minus the mean return of the group's *other* episodes (Ahmadian et al. 2024, arXiv:2402.14740, eq. 6).
+    """Return minus the mean return of the group's *other* episodes (Ahmadian et al. 2024, arXiv:2402.14740, section
+    2.3).
 
     It is unbiased for any group of two or more; a group of one gets zero credit. It assumes that the episodes of a
     group are exchangeable; where several seats are trained, each trajectory is compared with those of its own seat.

@@ -160,6 +160,10 @@ class RunFolder:
         return self._table("models.json")
 
     @property
+    def has_episodes(self) -> bool:
+        return any((self.path / "tokens").iterdir())
+
+    @property
     def seeds(self) -> dict[str, int]:
         return self._table("seeds.json")
 

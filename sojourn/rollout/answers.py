@@ -1,4 +1,4 @@
-"""Checks what an environment returns where it enters an episode: raises `WorldError` for what no run can use."""
+"""Checks the observations and steps that an environment returns, and raises `WorldError` for what no run can use."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from sojourn.types import Observation, Step
 
 
 def checked_observation(value: Any, seats: Collection[str], world: str) -> Observation:
-    """Returns the observation. Raises `WorldError` where it is none, or is for a seat that does not exist."""
+    """Returns the value if it is an observation for one of the seats, else raises `WorldError`."""
     if not isinstance(value, Observation):
-        raise WorldError(f"the world '{world}' shows {shown(value)}: expected an Observation")
+        raise WorldError(f"the world '{world}' returns {shown(value)} as an observation: expected an Observation")
     if value.agent not in seats:
         raise WorldError(
-            f"the world '{world}' asks for seat '{value.agent}', but only {', '.join(seats)} sit here: name the seats "
-            "alike"
+            f"the world '{world}' returns an observation for seat '{value.agent}', but its seats are "
+            f"{', '.join(seats)}: use one of their names"
         )
     return value
 
 
 def checked_step(value: Any, seats: Collection[str], world: str) -> Step:
-    """Returns the step with its numbers as plain floats. Raises `WorldError` for a part that no run can use."""
+    """Returns the step with its numbers as Python floats. Raises `WorldError` where no run can use a part of it."""
     if not isinstance(value, Step):
-        raise WorldError(f"the world '{world}' answers an action with {shown(value)}: expected a Step")
+        raise WorldError(f"the world '{world}' returns {shown(value)} for an action: expected a Step")
     if value.observation is not None and not value.done:
         checked_observation(value.observation, seats, world)
     for name in _table(value.rewards, "rewards", world):
         if name not in seats:
             raise WorldError(
-                f"the world '{world}' pays {shown(value.rewards[name])} to seat {shown(name)}, but only "
-                f"{', '.join(seats)} sit here: name the seats alike"
+                f"the world '{world}' gives the reward {shown(value.rewards[name])} to seat {shown(name)}, but its "
+                f"seats are {', '.join(seats)}: use one of their names"
             )
     rewards, info = value.rewards, _table(value.info, "info", world)
-    if not (_plain(rewards) and _plain(info)):
-        rewards = {seat: _number(paid, f"pays seat '{seat}'", world) for seat, paid in rewards.items()}
-        info = {name: _number(told, f"tells '{name}' =", world) for name, told in info.items()}
+    if not (_are_floats(rewards) and _are_floats(info)):
+        rewards = {seat: _number(reward, f"gives seat '{seat}' the reward", world) for seat, reward in rewards.items()}
+        info = {name: _number(number, f"gives the info '{name}' =", world) for name, number in info.items()}
     if not is_success(value.success):
         raise WorldError(
-            f"the world '{world}' says success = {shown(value.success)}: expected True, False, or None while it is "
+            f"the world '{world}' gives success = {shown(value.success)}: expected True, False, or None while it is "
             "not known"
         )
     return value if rewards is value.rewards else replace(value, rewards=rewards, info=info)
 
 
-def _plain(numbers: Mapping[str, Any]) -> bool:
-    """Returns whether all are finite Python floats already, as most are."""
+def _are_floats(numbers: Mapping[str, Any]) -> bool:
+    """Returns whether all are finite Python floats already, as in most worlds."""
     return all(type(number) is float and abs(number) <= LARGEST for number in numbers.values())
 
 

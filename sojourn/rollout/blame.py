@@ -45,6 +45,7 @@ class Blame:
     lowest: float
     counts: EpisodeCounts
     closed: bool = False  # whether the episode's environment was closed, to make room for the other play
+    failure: BaseException | None = None  # that the last action is to blame for
 
     async def is_cause(
         self, env: Env, taken: Sequence[Action], last: Action, limits: Limits, timeline: Timeline

@@ -88,7 +88,7 @@ class _Actions:
                 raise
             if blame is None or not await blame.is_cause(self.env, self.taken, action, self.limits, self.timeline):
                 raise
-            self.broke = True
+            self.broke, blame.failure = True, error
             return Step(None, {agent: blame.lowest}, done=True, success=False, info={LOST: 1.0})
         self.taken.append(action)
         return step

@@ -12,16 +12,17 @@ from typing import Annotated
 
 from sojourn.abilities import HasBlobs, HasLowestReward, capacity
 from sojourn.config.fields import Range
-from sojourn.errors import ConfigError, InfrastructureError, WorldError, recorded
+from sojourn.errors import ConfigError, WorldError
 from sojourn.event_loop import contained
-from sojourn.protocols import Agent, AgentContext, Env, EnvFamily, Renderer, Sampler
+from sojourn.failures import Attempt, require_few_failures
+from sojourn.protocols import Agent, AgentContext, Env, EnvFamily, Renderer, Sampler, Seat
 from sojourn.rollout.blame import LOWEST, Blame, EpisodeCounts, close
 from sojourn.rollout.limits import Limits, call_env, cancelled
 from sojourn.rollout.play import play
 from sojourn.rollout.world import seats_of, world_of
 from sojourn.tasks.listed import check_task
 from sojourn.timeline import Timeline
-from sojourn.types import Episode, Group, SamplingParams, Task, Trajectory
+from sojourn.types import Episode, Group, SamplingParams, Task
 
 SamplerFor = Callable[[Env, str], Sampler]  # returns the sampler for a play, from its `Env` and label
 
@@ -102,28 +103,26 @@ class Runner:
         """Plays a task once. Only here does an exception of an environment become data (`Episode.error`)."""
         async with self._world_limit(task), self._episode_limit:
             for attempt in range(self.config.retries + 1):
-                began, failure = time.monotonic(), None
-                complete: list[tuple[Trajectory, ...]] = []
+                began, failed, played = time.monotonic(), None, Attempt()
                 try:
-                    await contained(self._play(task, params, label, sampler_for, blame, complete.append))
-                except (ConfigError, WorldError):
+                    await contained(self._play(task, params, label, sampler_for, blame, played))
+                except ConfigError:
                     raise
                 except (Exception, SystemExit, asyncio.CancelledError) as error:  # a world that exits ends its own play
                     if isinstance(error, asyncio.CancelledError) and cancelled():
                         raise
-                    failure = recorded(error)
-                played, seconds = complete[0] if complete else (), time.monotonic() - began
-                causes = {"close_error" if complete else "error": failure}
-                episode = Episode(f"{label}-{task.id}", task, played, seconds=seconds, **causes)
-                if episode.error is None or attempt == self.config.retries:
+                    failed = error
+                episode = played.episode(f"{label}-{task.id}", task, time.monotonic() - began, failed)
+                if isinstance(failed, WorldError) or episode.error is None or attempt == self.config.retries:
                     self._count(episode)
+                    if isinstance(failed, WorldError):
+                        raise failed
                     return episode
         raise AssertionError("unreachable: the last attempt returns")
 
     def _world_limit(self, task: Task) -> asyncio.Semaphore:
         world = world_of(self.family, task)
-        room = capacity(world, self.config.concurrency)
-        return self._world_limits.setdefault(id(world), asyncio.Semaphore(room))
+        return self._world_limits.setdefault(id(world), asyncio.Semaphore(capacity(world, self.config.concurrency)))
 
     def _blame(self, task: Task) -> Blame:
         world = world_of(self.family, task)
@@ -138,9 +137,9 @@ class Runner:
         label: str,
         sampler_for: SamplerFor | None,
         find_cause: bool,
-        complete: Callable[[tuple[Trajectory, ...]], None],
+        attempt: Attempt,
     ) -> None:
-        """Plays a task, calls `complete` with its trajectories, and closes its environment.
+        """Plays a task, puts its trajectories into `attempt`, and closes its environment.
 
         What fails while it is closed leaves the episode as it is, since its rewards are known by then; an agent that
         can make it fail would otherwise choose which of its episodes count.
@@ -148,19 +147,20 @@ class Runner:
         env = self.family.make(task)
         sampler = self.sampler if sampler_for is None else sampler_for(env, label)
         blame = self._blame(task)
+        seats: dict[str, Seat] = {}
         try:
-            seats = {
-                name: self.agent.seat(self._agent_context(name, sampler, params))
-                for name in seats_of(self.family, task)
-            }
+            for name in seats_of(self.family, task):
+                seats[name] = self.agent.seat(self._agent_context(name, sampler, params))
             played = await play(env, seats, self.config.limits, self.timeline, task.env, blame if find_cause else None)
             if isinstance(env, HasBlobs) and env.blobs:
                 self.on_blobs(env.blobs)
-        except BaseException:
+        except BaseException as error:
+            if not (isinstance(error, asyncio.CancelledError) and cancelled()):
+                attempt.keep_turns(seats, env, self.on_blobs)
             if not blame.closed:
                 await close(env, self.config.limits, self.timeline)  # its error would hide this one
             raise
-        complete(played)
+        attempt.trajectories, attempt.complete, attempt.failure = played, True, blame.failure
         if not blame.closed:
             await call_env(env.close, self.config.limits, self.timeline)
 
@@ -173,11 +173,6 @@ class Runner:
 
     def _count(self, episode: Episode) -> None:
         self._recent.append(failure := episode.error or episode.close_error)
-        failed = [error for error in self._recent if error is not None]
         self.errors += failure is not None
-        if len(failed) > max(3, self.config.max_error_rate * len(self._recent)):
-            raise InfrastructureError(
-                f"{len(failed)} of the last {len(self._recent)} episodes failed, more than rollout.max_error_rate = "
-                f"{self.config.max_error_rate:g} allows; the last cause: {failed[-1]}"
-            )
         self.on_episode(episode)
+        require_few_failures(self._recent, self.config.max_error_rate, episode)

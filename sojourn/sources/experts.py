@@ -11,7 +11,7 @@ import numpy as np
 
 from sojourn.abilities import HasExpert
 from sojourn.config.fields import Range
-from sojourn.errors import ConfigError
+from sojourn.errors import ConfigError, failure_and_place
 from sojourn.protocols import Env, Renderer
 from sojourn.rollout.runner import SamplerFor
 from sojourn.sources.context import SourceContext, StageContext, require_imitation
@@ -62,11 +62,11 @@ class LiveExperts:
         width = self.config.width
         numbers = [(step * width + n) % self.config.distinct_tasks for n in range(width)]
         groups = await asyncio.gather(*(self._play(number) for number in dict.fromkeys(numbers)))
-        played = [g for g in groups if g.trajectories]  # a failed world gives an empty group
-        kept = [g for g in played if not self.config.success_only or all(t.success for t in g.trajectories)]
+        kept = [group for group in groups if self._usable(group)]
         if not kept:
-            errors = [e.error for g in groups for e in g.episodes if e.error]
-            cause = errors[0] if errors else "the experts did not succeed"
+            await self.context.rewards([g for g in groups if g.trajectories])  # what is scored is recorded
+            failed = [e for g in groups for e in g.episodes if e.error]
+            cause = failure_and_place(failed[0].error, failed[0].traceback) if failed else "the experts did not succeed"
             raise ConfigError(f"none of {len(groups)} demonstrations can be used: {cause}")
         return kept
 
@@ -86,6 +86,11 @@ class LiveExperts:
         if group.trajectories:
             self.played[number] = group
         return group
+
+    def _usable(self, group: Group) -> bool:
+        """Returns whether a demonstration can be imitated; the group of one that the world failed is empty."""
+        seats = group.trajectories
+        return bool(seats) and (not self.config.success_only or all(seat.success for seat in seats))
 
 
 def expert_sampler(renderer: Renderer) -> SamplerFor:

@@ -1,4 +1,4 @@
-"""Finds out whether the plays of a family offer an ability that a recipe needs of them."""
+"""Finds out whether the environments of a family have an optional ability that a recipe needs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sojourn.timeline import Timeline
 
 
 async def offers(family: EnvFamily, name: str, limits: Limits, split: str = "train") -> bool:
-    """Returns whether the plays of a family offer one of `PLAY_ABILITIES`, by the first task of a split of each world.
+    """Returns whether the environments of a family have one of `PLAY_ABILITIES`, by the first task of each world.
 
-    Raises `InfrastructureError` where there cannot even be one play.
+    Raises `InfrastructureError` where no environment can be made.
     """
     if name not in PLAY_ABILITIES:
-        raise ConfigError(f"env_needs: '{name}' is nothing that plays may offer: {nearest(name, PLAY_ABILITIES)}")
+        raise ConfigError(f"env_needs: '{name}' is no ability of an environment: {nearest(name, PLAY_ABILITIES)}")
     offered = True
     for world in worlds_of(family):
         try:
@@ -26,7 +26,9 @@ async def offers(family: EnvFamily, name: str, limits: Limits, split: str = "tra
             await contained(call_env(env.close, limits, Timeline()))
         except SojournError:
             raise
-        except Exception as error:  # the world's own, which no user of it can mend by looking at where we called it
-            raise InfrastructureError(f"a play of the world cannot be made: {type(error).__name__}: {error}") from error
+        except Exception as error:  # raised by the world's code: where we called it is of no help to its user
+            raise InfrastructureError(
+                f"an environment of the world cannot be made: {type(error).__name__}: {error}"
+            ) from error
         offered = offered and isinstance(env, PLAY_ABILITIES[name])
     return offered

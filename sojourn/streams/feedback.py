@@ -35,11 +35,12 @@ class Feedback(LearnedStream):
 
     `reward_model` "hash" gives 1 to messages labelled helpful, which are looked up by their text; "classification"
     learns to predict the label and gives 1 above `threshold`; "ranking" learns a score from which of two messages helps
-    more (Bradley-Terry), and gives it, standardised over the step, where it is above `min_score`. New messages wait;
-    after each step the model labels the newest `messages_per_step` of them, so that feedback comes late, as from the
-    paper's model, which runs beside the training. The model that labels is the present policy itself, by which of two
-    answers it finds likelier; the paper's is another and larger model. A message is all that the world said after the
-    action.
+    more (Bradley-Terry), and gives it, standardised over the step (in the authors' code, by running moments over all
+    steps), where it is above `min_score`. New messages wait; after each step the model labels the newest
+    `messages_per_step` of them, so that feedback comes late, as from the paper's model, which runs beside the training.
+    The model that labels is the present policy itself, by which of two answers it finds likelier; the paper's is
+    another and larger model, and its pairs are drawn from all messages, where these are neighbours in time. A message
+    is all that the world said after the action.
     """
 
     reward_model: Literal["hash", "classification", "ranking"] = "classification"

@@ -46,8 +46,9 @@ class ImplicitReward:
     With Q the sum over a trajectory, the model learns by `loss`: "dpo", -log sigmoid(Q+ - Q-), over all pairs of a
     rewarded and an unrewarded trajectory of a group (OPRL's eq. 2), or "ce", the cross-entropy of sigmoid(Q) with
     whether the trajectory was rewarded (PRIME). There is one update per step, after the stream was read; OPRL's text
-    has both orders, PRIME updates first. Rewarded means a return above 0. The stream takes the memory of a second
-    policy and its optimiser.
+    has both orders, and this is PRIME's default, the "single forward" of its section on single and double forward.
+    PRIME's code divides the rewards by the largest absolute sum from a token on, over the step, which is left out here.
+    Rewarded means a return above 0. The stream takes the memory of a second policy and its optimiser.
     """
 
     beta: Annotated[float, Range(above=0)] = 0.05

@@ -21,9 +21,11 @@ class Progress(LearnedStream):
     trajectories (stepwise progress attribution of SPA-RL: Wang et al. 2025, arXiv:2505.20732).
 
     The network learns beside the policy, `epochs` passes over each step once the stream was read, so that its reported
-    error is on trajectories that it has not seen. In the paper the whole model under it is trained too, once, before
-    RL, from the weights of the warm-up. The estimator `process` adds this stream to the rewards; the paper's reward of
-    0.5 for an action that could be executed is left to the reward.
+    error is on trajectories that it has not seen. In the authors' code it is one linear layer on the language model's
+    logits at the same tokens, and the whole model under it is trained too, once, before RL, from the weights of the
+    warm-up. The estimator `process` adds this stream to the rewards; the reward of 0.5 for an action that could be
+    executed, which the authors add, is left to the reward. Their published script for WebShop replaces the predicted
+    contributions by the return minus the mean of the task's other trajectories; that is not done here.
     """
 
     hidden_size: Annotated[int, Range(1)] = 128

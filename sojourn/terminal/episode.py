@@ -24,7 +24,7 @@ from sojourn.terminal.clean import LIMIT, clean, one_line
 from sojourn.terminal.indented import Indented
 from sojourn.terminal.jsonable import jsonable
 from sojourn.terminal.numbers import number, signed, size
-from sojourn.types import Credit, FloatArray, Message, Role, Score, Stop, Trajectory, Turn
+from sojourn.types import Credit, FloatArray, Message, Role, Score, Stop, Task, Trajectory, Turn
 
 STYLES = {Role.SYSTEM: "dim", Role.USER: "", Role.TOOL: "cyan", Role.ASSISTANT: "green"}
 
@@ -96,6 +96,11 @@ def transcript(record: Record, context: EpisodeContext) -> Group:
         lines.append(Text(f"This episode was complete before its world failed to close: {failure}", "yellow"))
     if record.episode.error is not None:
         lines.append(Text(f"This episode failed and was not trained on: {clean(record.episode.error)}", "red"))
+    elif record.episode.traceback is not None and record.episode.close_error is None:
+        lines.append(Text("An action broke the world, so the episode counts as lost.", "yellow"))
+    if record.episode.traceback is not None:
+        lines += [Indented(Text(clean(record.episode.traceback, context.limit), "red"))]
+        lines.append(Text(f"to play its task again: {play_again(context.folder, record.episode.task)}", "dim"))
     several = len(record.episode.trajectories) > 1
     for played in turns_in_order(record):
         lines += [Text(), turn_heading(played, several), *_turn(played, context)]
@@ -103,6 +108,11 @@ def transcript(record: Record, context: EpisodeContext) -> Group:
         lines += [Text(), *_end(seat, several, context.limit)]
     lines += [Text(f"missing: {one_line(sentence, 500)}", "red") for sentence in context.missing]
     return Group(*lines)
+
+
+def play_again(folder: Path, task: Task) -> str:
+    """Returns the command that plays the task of an episode again, in the terminal."""
+    return f"sojourn play {one_line(str(folder))} --task {task.id}"
 
 
 def as_json(record: Record, entry: EpisodeRow) -> str:

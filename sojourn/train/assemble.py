@@ -1,4 +1,4 @@
-"""The parts of a run, assembled from a recipe: what the loop, the group sources and the evaluation work with."""
+"""Assembles the components of a run from its recipe, for the loop, the group sources and the evaluation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sojourn.types import SamplingParams
 
 @dataclass(kw_only=True)
 class Components:
-    """The objects of a run that work together: what a recipe describes, open and bound."""
+    """Holds the components that a recipe describes, open and bound to each other."""
 
     recipe: Recipe
     renderer: Renderer

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sojourn.abilities import Forgets
-from sojourn.errors import InfrastructureError
+from sojourn.errors import InfrastructureError, failure_and_place
 from sojourn.rewards.reward_cache import score_group
 from sojourn.sources.experts import expert_sampler
 from sojourn.tasks.listed import listed
@@ -53,7 +53,8 @@ def require_plays(groups: Sequence[Group]) -> None:
     """Raises `InfrastructureError` where no episode can be judged: all failed, or none had room for an action."""
     episodes = [episode for group in groups for episode in group.episodes]
     if all(episode.error is not None for episode in episodes):
-        raise InfrastructureError(f"all of {len(episodes)} episodes failed; the last cause: {episodes[-1].error}")
+        cause = failure_and_place(episodes[-1].error, episodes[-1].traceback)
+        raise InfrastructureError(f"all of {len(episodes)} episodes failed; the last cause: {cause}")
     if not any(trajectory.turns for group in groups for trajectory in group.trajectories):
         raise InfrastructureError(
             f"none of {len(episodes)} episodes had room for a single action: raise backend.max_context, or "

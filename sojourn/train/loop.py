@@ -13,12 +13,12 @@ from sojourn.rewards.reward_cache import RewardCache, ScoredGroup
 from sojourn.streams.trainer_passes import TrainerPasses
 from sojourn.types import Credit, Group, Score, Streams
 
-EVERY_SLOT = 2**62  # greater than the number of any slot
+EVERY_SLOT = 2**62  # a number above that of any slot
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """The results of a step, to be recorded. `groups` were trained; `played` also has what was redrawn or left out."""
+    """Holds what a step is recorded by. `groups` were trained; `played` also has redrawn and filtered groups."""
 
     groups: Sequence[Group]
     scores: Sequence[Sequence[Score]]
@@ -30,7 +30,7 @@ class StepResult:
 
 @dataclass(kw_only=True)
 class StageLoop:
-    """The parts that train one stage of a run."""
+    """Holds the components that train one stage of a run."""
 
     steps: int
     source: Source
@@ -45,18 +45,18 @@ class StageLoop:
     minibatches: int = 1
     start: int = 0
     filters: Sequence[Filter] = ()
-    renderer: Renderer | None = None  # for streams that render what was not sampled
-    first_slot_after: Callable[[int], int] = lambda step: EVERY_SLOT  # what was scored for those before it is taken
+    renderer: Renderer | None = None  # for streams that render texts which were not sampled
+    first_slot_after: Callable[[int], int] = lambda step: EVERY_SLOT  # a step records what was scored before this slot
 
     async def read_streams(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]
     ) -> tuple[Streams, dict[str, float]]:
-        """Returns the step's streams by name, and metrics (`<stream>_<name>`) of those that learn when all are read."""
+        """Returns the step's streams by name, and metrics (`<stream>_<name>`) of those that then learn."""
         critic = any(reads_critic(stream) for stream in self.streams)
         passes = TrainerPasses(groups, scores, self.trainer, self.renderer, critic=critic)
         values = {stream.provides: await stream(passes) for stream in self.streams}
         learned = {s.provides: await s.learn(passes) for s in self.streams if isinstance(s, Learns)}
-        return values, {f"{name}_{key}": value for name, of in learned.items() for key, value in of.items()}
+        return values, {f"{name}_{key}": value for name, metrics in learned.items() for key, value in metrics.items()}
 
 
 async def train(stage: StageLoop) -> None:
@@ -70,17 +70,17 @@ async def train(stage: StageLoop) -> None:
         streams, learned = await stage.read_streams(kept, judged)
         credit = stage.estimator(kept, judged, streams)
         batch = to_batch(kept, credit, streams, aggregate=stage.aggregate, losses=stage.losses)
-        for part in batch.minibatches(stage.minibatches, constant=stage.aggregate.by == "constant"):
-            chosen = await choose(part, stage.losses, stage.trainer)
-            observed = await stage.trainer.forward_backward(chosen, stage.losses)
-            updates.append({**observed, **await stage.trainer.optim_step()})
-        metrics = {**_together(updates), **learned, "version": await stage.trainer.publish()}
+        for minibatch in batch.minibatches(stage.minibatches, constant=stage.aggregate.by == "constant"):
+            chosen = await choose(minibatch, stage.losses, stage.trainer)
+            pass_metrics = await stage.trainer.forward_backward(chosen, stage.losses)
+            updates.append({**pass_metrics, **await stage.trainer.optim_step()})
+        metrics = {**_combined(updates), **learned, "version": await stage.trainer.publish()}
         played = stage.rewards.pop_before(stage.first_slot_after(step))
         stage.curriculum.observe([scored.group for scored in played], [scored.scores for scored in played])
         await stage.on_step_end(step, StepResult(kept, judged, credit, streams, metrics, played))
 
 
-def _together(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _combined(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Adds up the updates' metrics whose names end in `_tokens`, and averages the others."""
     names = dict.fromkeys(name for update in updates for name in update)
     values = {name: [update[name] for update in updates if name in update] for name in names}

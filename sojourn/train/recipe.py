@@ -34,7 +34,7 @@ from sojourn.sources.slots import Slots
 from sojourn.types import SamplingParams
 
 NAME = Text(r"[A-Za-z0-9._-]{1,64}", "1 to 64 of the characters a-z, A-Z, 0-9, '-', '_' and '.'")
-STAGE = Text(
+STAGE_NAME = Text(
     rf"(?!before$|evaluation){NAME.pattern}",
     f"{NAME.description}, neither 'before' nor beginning with 'evaluation', as evaluations are called",
 )
@@ -46,8 +46,8 @@ class Evaluation:
     them `samples` times, which is also the greatest k of pass@k.
 
     A run is evaluated before, between and after its stages, and inside a stage after each `every` steps (0: never).
-    `temperature = 0` decodes greedily. `temperature`, `top_p`, `top_k` and `min_p` take the place of those in
-    `[sampling]`, of which evaluations keep `max_tokens` and what ends a turn.
+    `temperature = 0` decodes greedily. `temperature`, `top_p`, `top_k` and `min_p` replace those of `[sampling]`;
+    evaluations take the other keys of `[sampling]`, such as `max_tokens`, as they are.
     """
 
     tasks: Annotated[int, Range(1)] = 64
@@ -60,7 +60,7 @@ class Evaluation:
     every: Annotated[int, Range(0)] = 0
 
     def params(self, sampling: Sampling) -> SamplingParams:
-        """Returns how evaluations sample in a run that samples by `sampling`."""
+        """Returns the sampling parameters of evaluations in a run with these of training."""
         return replace(
             sampling.params(), temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, min_p=self.min_p
         )
@@ -75,8 +75,8 @@ class Record:
     policy from them is recorded as the metric `drift` (0: not measured). The metric `kl` is the KL divergence between
     the policy that sampled and the one that trained: 0 on-policy. `tags` help to find a run among others.
 
-    Every token is recorded with its weight and the values of the stage's streams; `streams` are further ones, such as
-    entropy, which are only recorded.
+    Every token is recorded with its weight and the values of the stage's streams; `streams` names further streams,
+    such as entropy, that are recorded but not trained on.
     """
 
     folder: Annotated[str, FOLDER] = "runs"
@@ -90,9 +90,10 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """Configures one stage of training: where its groups come from, how they are credited, and what is minimised."""
+    """Configures one stage of training: where its groups come from, which estimator assigns their credit, and which
+    losses are minimised."""
 
-    name: Annotated[str, STAGE] = "train"
+    name: Annotated[str, STAGE_NAME] = "train"
     steps: Annotated[int, Range(0)] = 10
     groups: Annotated[SourceConfig, Kind("groups")] = field(default_factory=Slots)
     filters: Annotated[tuple[Filter, ...], Kind("filter")] = ()
@@ -135,5 +136,5 @@ def _default_backend() -> Backend:
 
 
 def recorded_streams(record: Record, stage: Stage) -> list[Stream]:
-    """Returns the streams that are recorded, but not needed to train."""
+    """Returns the streams that are recorded, but not used to train."""
     return [stream for stream in record.streams if stream.provides not in {own.provides for own in stage.streams}]

@@ -11,7 +11,7 @@ from sojourn.config import toml
 from sojourn.config.old_keys import STAGES
 from sojourn.config.registry import construct, shown, unknown_key
 from sojourn.errors import ConfigError
-from sojourn.train.recipe import STAGE, Recipe, Stage
+from sojourn.train.recipe import STAGE_NAME, Recipe, Stage
 from sojourn.train.requirements import check_needs
 
 
@@ -21,7 +21,7 @@ class Resolved(NamedTuple):
     origins: Mapping[str, str]  # where each value that is no default came from, by its dotted path
 
 
-SHARED, OWN_KEYS = "shared", "own"
+SHARED, OWN_KEYS = "shared", "own"  # the layers of a stage's table
 STAGE_KEYS = tuple(f.name for f in fields(Stage) if f.name != "name")
 
 
@@ -29,17 +29,17 @@ def resolve(tables: toml.Tables) -> Resolved:
     """Makes a recipe of merged tables. The keys of a stage at the top level are the defaults of every stage."""
     data = dict(tables.data)
     shared = {key: data.pop(key) for key in STAGE_KEYS if key in data}
-    listed = data.pop("stages", None)
-    if listed is None:
-        listed = [{"name": "train"}]
-    if not isinstance(listed, list) or not all(isinstance(item, Mapping) for item in listed):
-        raise ConfigError(f"stages = {shown(listed)}: expected an array of tables, [[stages]]")
-    if not listed:
+    stage_tables = data.pop("stages", None)
+    if stage_tables is None:
+        stage_tables = [{"name": "train"}]
+    if not isinstance(stage_tables, list) or not all(isinstance(item, Mapping) for item in stage_tables):
+        raise ConfigError(f"stages = {shown(stage_tables)}: expected an array of tables, [[stages]]")
+    if not stage_tables:
         raise ConfigError("stages = []: a recipe needs at least one stage, [[stages]]")
-    merged = [_with_shared(shared, own) for own in listed]
+    merged = [_with_shared(shared, own) for own in stage_tables]
     labels = [_stage_label(number, stage) for number, stage in enumerate(merged)]
     toml.refuse_unused(shared, merged, labels, tables)
-    stages = [construct(Stage, m.data, f"stages.{name}", STAGES) for name, m in zip(labels, merged, strict=True)]
+    stages = [construct(Stage, m.data, f"stages.{label}", STAGES) for label, m in zip(labels, merged, strict=True)]
     names = [stage.value.name for stage in stages]
     if len(set(names)) < len(names):
         raise ConfigError(f"stages have the names {', '.join(names)}: give each its own")
@@ -59,10 +59,10 @@ def _check_evaluation_names(recipe: Recipe) -> None:
     every, names = recipe.evaluation.every, {stage.name for stage in recipe.stages}
     for stage in recipe.stages if every else ():
         for step in range(every, stage.steps, every):
-            if (taken := f"{stage.name}-{step}") in names:
+            if (evaluation := f"{stage.name}-{step}") in names:
                 raise ConfigError(
-                    f"a stage is called '{taken}', as is the evaluation of the stage '{stage.name}' after step {step}: "
-                    f"give the stage another name, such as '{stage.name}_{step}'"
+                    f"a stage is called '{evaluation}', as is the evaluation of the stage '{stage.name}' after step "
+                    f"{step}: give the stage another name, such as '{stage.name}_{step}'"
                 )
 
 
@@ -85,16 +85,16 @@ def _origins(tables: toml.Tables, stages: Sequence[toml.Tables]) -> dict[str, st
     """Returns the origin of each value of the resolved recipe that is not a default, by its dotted path."""
     origins = {path: origin for path, origin in tables.origins.items() if path.partition(".")[0] not in STAGE_KEYS}
     for number, stage in enumerate(stages):
-        for path, whose in stage.origins.items():
+        for path, layer in stage.origins.items():
             own = f"stages.{number}.{path}"
-            origins[own] = tables.origins.get(path if whose == SHARED else own, "")
+            origins[own] = tables.origins.get(path if layer == SHARED else own, "")
     return origins
 
 
 def _stage_label(number: int, stage: toml.Tables) -> str:
     """Returns the name of a stage, or its number where it has no valid name."""
     name = stage.data.get("name")
-    return name if isinstance(name, str) and STAGE.holds(name) else str(number)
+    return name if isinstance(name, str) and STAGE_NAME.holds(name) else str(number)
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Resolved:

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import functools
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from sojourn.record.run import RunFolder
 from sojourn.record.run_status import SKIPPED_CHECKPOINTS
 from sojourn.record.summary import Summary, summarise
 from sojourn.render import pieces
+from sojourn.rewards.reward_cache import ScoredGroup
 from sojourn.rollout.world import worlds_of
 from sojourn.sources.context import StageContext
 from sojourn.sources.play_abilities import offers
@@ -31,6 +33,7 @@ from sojourn.train.loop import EVERY_SLOT, StageLoop, StepResult, train
 from sojourn.train.recipe import Recipe, Stage, recorded_streams
 from sojourn.train.step_metrics import count_metrics, drift, policy_metrics
 from sojourn.train.weights import check_models, identities, initial_weights
+from sojourn.types import Episode, Group
 
 BEFORE = "before"
 
@@ -47,13 +50,31 @@ class Run:
     sinks: metrics.Sinks
     recorded: set[str] = field(default_factory=set)  # ids of the stage's episodes that the store holds, if not live
     blobs: dict[str, bytes] = field(default_factory=dict)  # images, by digest, not yet written to the run folder
+    failed: dict[str, Episode] = field(default_factory=dict[str, Episode])  # by id, those not yet recorded
     _streams: dict[str, Any] = field(default_factory=dict)  # of the stage that began last, by what they provide
     _errors_before: int = 0  # failed episodes before the present step
+    _now: tuple[str, int] = (BEFORE, 0)  # the stage and step under which a failure is recorded
     _source: Any = None
     _writing: asyncio.Future[None] | None = None
 
+    def see(self, episode: Episode) -> None:
+        """Shows an episode that has ended, and keeps it to be recorded if it failed."""
+        if episode.error is not None:
+            self.failed[episode.id] = episode
+        self.display.episode(episode)
+
     async def run(self, resumed: Checkpoint | None) -> dict[str, Summary]:
-        """Runs all stages that are not done yet; returns every evaluation of the run by its name."""
+        """Runs all stages that are not done yet, and returns every evaluation of the run by its name. Where an error
+        ends the run, what failed until then is recorded."""
+        try:
+            return await self._run(resumed)
+        except Exception:
+            with suppress(Exception):  # the error that ended the run is the one to report
+                await self._record_failed(self._unused_demonstrations())
+                await self._finish_write()
+            raise
+
+    async def _run(self, resumed: Checkpoint | None) -> dict[str, Summary]:
         position = resumed.state() if resumed is not None else None
         if position is None:
             await check_groups(self.recipe)
@@ -90,6 +111,7 @@ class Run:
             trainer.version -= 1  # published again below, under the number it had
             await trainer.publish()
         self._truncate_records(number, stage, start)
+        self._now = stage.name, start
         live = stage.groups.live
         expected = stage.groups.width * (group_size(stage.groups) or 0) if live else 0
         self.display.stage(stage.name, stage.steps, start=start, episodes=expected)
@@ -154,6 +176,9 @@ class Run:
     async def _end_step(self, number: int, stage: Stage, step: int, result: StepResult) -> None:
         """Records a step; evaluates and checkpoints where due."""
         await self._record(stage, step, result)
+        if not stage.groups.live:
+            await self._record_failed()
+        self._now = stage.name, step + 1
         values = self._step_metrics(stage, result)
         if self._measures_drift(stage):
             count = self.recipe.record.drift_groups
@@ -186,6 +211,17 @@ class Run:
         await self._start_write(stage.name, step, [*trained, columns], others)
         if not stage.groups.live:
             self.recorded |= {episode.id for scored in result.played for episode in scored.group.episodes}
+
+    async def _record_failed(self, others: Sequence[ScoredGroup] = ()) -> None:
+        """Records the failed episodes that are in no recorded group, such as demonstrations, and other groups."""
+        failed = [ScoredGroup(Group(n, e.task, (e,)), []) for n, e in enumerate(self.failed.values())]
+        if scored := [*failed, *others]:
+            await self._start_write(*self._now, [[one.group for one in scored], [one.scores for one in scored]])
+
+    def _unused_demonstrations(self) -> Sequence[ScoredGroup]:
+        """Returns what was scored in a step that ended with an error, unless later steps of the policy are among it."""
+        live = self._source is None or any(s.groups.live for s in self.recipe.stages if s.name == self._now[0])
+        return () if live else self.components.rewards.pop_before(EVERY_SLOT)
 
     def _measures_drift(self, stage: Stage) -> bool:
         return stage.groups.live and self.recipe.record.drift_groups > 0
@@ -221,9 +257,11 @@ class Run:
     async def _evaluate(self, name: str, stage: str, step: int) -> None:
         """Plays the evaluation tasks. With `max_lag` above 0, rollouts of later steps use the engine meanwhile."""
         self.display.evaluating(name, len(panel(self.components)) * self.recipe.evaluation.samples)
-        done = await evaluate(self.components, f"evaluation-{name}")
         await self._finish_write()
         self.store.truncate(f"evaluation-{name}", 0)
+        training, self._now = self._now, (f"evaluation-{name}", step)
+        done = await evaluate(self.components, f"evaluation-{name}")
+        self._now = training
         await self._start_write(f"evaluation-{name}", step, [done.groups, done.scores])
         await self._finish_write()
         summary = summarise(done.groups, done.scores)
@@ -235,6 +273,8 @@ class Run:
         step is played. One step is written at a time."""
         await self._finish_write()
         shown, self.blobs = self.blobs, {}
+        for episode in (episode for groups, *_ in parts for group in groups for episode in group.episodes):
+            self.failed.pop(episode.id, None)
 
         def write() -> None:
             self.folder.blobs.keep(shown)  # before the episodes that name them
@@ -327,7 +367,7 @@ async def run_recipe(
                 vocabulary.write(folder.path, words)
             with EpisodeStore(folder.path, write=True) as store:
                 run = Run(recipe, folder, display, components, store, sinks)
-                components.runner.on_episode = display.episode
+                components.runner.on_episode = run.see
                 components.runner.on_blobs = lambda blobs: run.blobs.update(blobs)
                 return await run.run(found)
     finally:

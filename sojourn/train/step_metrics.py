@@ -1,4 +1,4 @@
-"""Computes what the metrics say of a step's episodes, and how far the policy has moved since the stage began."""
+"""Computes the metrics of a step's episodes, and how far the policy has moved since the stage began."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from sojourn.types import Group, Stop
 
 
 def count_metrics(result: StepResult) -> dict[str, float]:
-    """Returns how much was played for a step, groups that were redrawn, dropped or left out included.
+    """Returns how much was played for a step, including groups that were redrawn, dropped or left out.
 
-    `episodes` are those without a failure; `turns` is the mean of their trajectories, one for each trained seat.
+    `episodes` counts those without a failure; `turns` is the mean over their trajectories, of which each trained seat
+    has one.
     """
     groups = [scored.group for scored in result.played]
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
@@ -32,7 +33,7 @@ def count_metrics(result: StepResult) -> dict[str, float]:
 
 
 def policy_metrics(result: StepResult, version: int) -> dict[str, float]:
-    """Returns what the policy did in all that was played for a step; lags are those of the groups that were trained.
+    """Returns how the policy did in all episodes that were played for a step, and the lags of the trained groups.
 
     `version` is the number of the weights that the step trained.
     """
@@ -55,7 +56,8 @@ def policy_metrics(result: StepResult, version: int) -> dict[str, float]:
 
 async def drift(trainer: Trainer, groups: Sequence[Group], step: int, count: int) -> float:
     """Returns KL(policy || reference) in nats per token, where the reference is the policy as the stage began: the k3
-    estimate (Schulman 2020, "Approximating KL divergence") over `count` of the groups, other ones in each step."""
+    estimate (Schulman 2020, "Approximating KL divergence") over `count` of the groups, which are others in each
+    step."""
     count = min(count, len(groups))
     batch, _ = flatten([groups[(step * count + n) % len(groups)] for n in range(count)])
     reference = (await trainer.forward(batch, reference=True)).logprobs
@@ -65,10 +67,12 @@ async def drift(trainer: Trainer, groups: Sequence[Group], step: int, count: int
 
 def _success_by_world(groups: Sequence[Group]) -> dict[str, float]:
     """Returns the success in each world, where there are several."""
-    won: dict[str, list[float]] = defaultdict(list)
+    successes: dict[str, list[float]] = defaultdict(list)
     for group in groups:
-        won[group.task.env] += [float(trajectory.success) for trajectory in group.trajectories]
-    return {f"success_{name}": _mean(values) for name, values in sorted(won.items())} if len(won) > 1 else {}
+        successes[group.task.env] += [float(trajectory.success) for trajectory in group.trajectories]
+    return (
+        {f"success_{name}": _mean(values) for name, values in sorted(successes.items())} if len(successes) > 1 else {}
+    )
 
 
 def _mean(values: Sequence[float]) -> float:

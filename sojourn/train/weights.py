@@ -1,15 +1,14 @@
-"""The weights that a run starts from: where they are, which they are, and whether they are still the same."""
+"""Finds the weights that a run starts from, identifies them, and checks that a resumed run still has the same."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sojourn.abilities import Identifies
 from sojourn.errors import RecordError
-from sojourn.record import checkpoint
 from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.run import RunFolder
+from sojourn.record.run_weights import NamedRun, find_weights
 from sojourn.train.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -17,17 +16,26 @@ if TYPE_CHECKING:
 
 
 def found_weights(recipe: Recipe) -> Checkpoint | None:
-    """The checkpoint that `model.weights` names, or None where it names none."""
+    """Returns the checkpoint that `model.weights` names, or None where it names none."""
     if not recipe.model.weights:
         return None
-    found = checkpoint.latest(Path(recipe.model.weights) / "checkpoints")
+    folder, name = NamedRun.parse(recipe.model.weights)
+    if not (folder / "config.toml").is_file():
+        raise RecordError(
+            f"model.weights = '{recipe.model.weights}': expected a run folder, such as runs/x, or runs/x@120 for the "
+            "weights after 120 steps: there is no run with a complete checkpoint at this path"
+        )
+    found = find_weights(folder, name).checkpoint
     if found is None:
-        raise RecordError(f"model.weights = '{recipe.model.weights}': there is no run with a complete checkpoint")
+        raise RecordError(
+            f"model.weights = '{recipe.model.weights}' names the weights that the run began with: leave it out, and "
+            "set model.name (and model.weights) as that run does"
+        )
     return found
 
 
 async def initial_weights(components: Components) -> None:
-    """Gives trainer and sampler the weights that the recipe starts from."""
+    """Loads the weights that the recipe starts from into trainer and sampler."""
     found = found_weights(components.recipe)
     if found is not None:
         _check_critic(components.recipe, found)
@@ -37,7 +45,7 @@ async def initial_weights(components: Components) -> None:
 
 
 def _check_critic(recipe: Recipe, found: Checkpoint) -> None:
-    """Refuses a critic that no stage trains, where the weights to start from have none either."""
+    """Refuses a critic that no stage trains, unless the weights to start from include one."""
     trained = any("critic" in loss.needs for stage in recipe.stages for loss in stage.losses)
     if recipe.critic is not None and not trained and not (found.weights / "critic.safetensors").exists():
         raise RecordError(
@@ -47,19 +55,20 @@ def _check_critic(recipe: Recipe, found: Checkpoint) -> None:
 
 
 def identities(recipe: Recipe) -> dict[str, str]:
-    """Returns which weights the recipe's models are on this machine, as far as its backend can tell."""
+    """Returns the identity of the weights of each of the recipe's models on this machine, where its backend knows
+    it."""
     backend = recipe.backend
     return dict(backend.identities(recipe.model, recipe.critic)) if isinstance(backend, Identifies) else {}
 
 
 def check_models(recipe: Recipe, folder: RunFolder) -> None:
     """Refuses to go on with other weights than those that the run began with."""
-    now = identities(recipe)
-    for role, then in folder.models.items():
-        if then != now.get(role, ""):
+    current = identities(recipe)
+    for role, recorded in folder.models.items():
+        if recorded != current.get(role, ""):
             named = recipe.model.name if role == "policy" or recipe.critic is None else recipe.critic.model
             raise RecordError(
-                f"{folder.path} began with the {role} model '{named}' as {then}, but here it is "
-                f"{now.get(role) or 'not there'}: put those weights back (of a hub model, download that commit), or "
+                f"{folder.path} began with the {role} model '{named}' as {recorded}, but here it is "
+                f"{current.get(role) or 'missing'}: put those weights back (of a hub model, download that commit), or "
                 "start a new run"
             )

@@ -46,6 +46,7 @@ class ReportEpisode(NamedTuple):
     seat_ends: Sequence[SeatEnd] = ()
     data: str = ""
     error: str | None = None
+    traceback: str | None = None
     problem: str = ""
 
 
@@ -123,7 +124,8 @@ def _report_episode(
         version=version, full_text=lambda seat, turn, message: "", image=lambda digest: _inlined(run, digest)
     )
     data = str(dict(record.episode.task.data))[:2000]
-    return ReportEpisode(entry, reason, list(view.turns(record)), seat_ends(record), data, record.episode.error)
+    failure = record.episode.error, record.episode.traceback
+    return ReportEpisode(entry, reason, list(view.turns(record)), seat_ends(record), data, *failure)
 
 
 def _inlined(run: Path, digest: str) -> Image:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sojourn.abilities import blobs_of
-from sojourn.arena.checkpoints import LoadedModel, find_weights, load_model
+from sojourn.arena.checkpoints import LoadedModel, load_model
 from sojourn.arena.text_seat import TextSeat
 from sojourn.errors import ConfigError, RecordError, cause
 from sojourn.protocols import AgentContext
@@ -26,6 +26,7 @@ from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.vocabulary import Vocabulary
 from sojourn.record.episodes.vocabulary import read as read_vocabulary
 from sojourn.record.run import RunFolder
+from sojourn.record.run_weights import find_weights
 from sojourn.render import pieces
 from sojourn.replay import world_of_run
 from sojourn.rollout.limits import Limits, call_env

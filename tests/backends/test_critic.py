@@ -245,11 +245,11 @@ GRPO = {"estimator": {"name": "grpo"}, "losses": [{"name": "ppo"}], "streams": [
     ("said", "why"),
     [
         (lambda: resolved(critic=None), "Values needs a critic: add a table"),
-        (lambda: resolved(GRPO), "no stage asks it"),
+        (lambda: resolved(GRPO), "no stage reads it"),
         (lambda: resolved({"losses": [{"name": "ppo"}]}), "a critic that nothing trains"),
         (
             lambda: resolved({"estimator": {"name": "grpo"}}),
-            "Value needs an estimator that says .* which GRPO does not",
+            "Value needs an estimator that computes .* which GRPO does not",
         ),
         (lambda: resolved({"streams": [{"name": "values"}]}), "GAE needs the stream 'next_values'"),
         (lambda: resolved(critic={"model": "tiny", "detach": True}), "detach keeps a head"),
@@ -257,7 +257,7 @@ GRPO = {"estimator": {"name": "grpo"}, "losses": [{"name": "ppo"}], "streams": [
         (lambda: resolved({"losses": [{"name": "ppo"}, {"name": "value"}, {"name": "value"}]}), "has Value twice"),
         (
             lambda: resolved({"streams": [{"name": n} for n in ("values", "next_values", "values")]}),
-            "the same: keep one",
+            "the same values: keep one",
         ),
         (lambda: resolved({"estimator": {"name": "gae", "lam": 0.9, "alpha": 0.5}}), "lam would change nothing"),
     ],

@@ -43,6 +43,49 @@ def test_ones_own_loss_that_averages_fails(tmp_path):
     assert "1 broken" in done.stdout
 
 
+PARTS = """
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class Mute:
+    def seat(self, context):
+        return self
+
+@dataclass(frozen=True)
+class Won:
+    async def __call__(self, group):
+        return [t.success for t in group.trajectories]
+
+@dataclass(frozen=True)
+class Second:
+    def __call__(self, group, scores):
+        return [1]
+
+@dataclass(frozen=True)
+class Last:
+    split: str = "train"
+
+    def bind(self, tasks, seed):
+        return self
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("Mute", "Mute has no act()"),
+        ("Won", "bool: expected a Score"),
+        ("Second", "expected numbers from 0 to 0"),
+        ("Last", "Last has no draw()"),
+    ],
+)
+def test_the_kind_of_a_class_follows_from_what_it_takes(tmp_path, name, sentence):
+    (tmp_path / "parts.py").write_text(PARTS)
+    done = check(tmp_path, f"parts:{name}")
+    assert done.returncode == 1, done.stderr
+    assert sentence in done.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -50,7 +93,7 @@ def test_ones_own_loss_that_averages_fails(tmp_path):
         (["reinforce"], "add --kind estimator or --kind loss"),
         (["grop", "--kind", "estimator"], "unknown estimator 'grop'"),
         (["grpo", "--kind", "loss"], "unknown loss 'grpo'"),
-        (["grpo", "--kind", "curriculum"], "use one of env, estimator, loss, backend"),
+        (["grpo", "--kind", "schedule"], "use one of env, agent, reward, filter, curriculum, "),
         (["grpo", "scale_by_sdt=false"], "did you mean 'scale_by_std'?"),
         (["grpo", "--episodes", "3"], "only a world is played"),
     ],

@@ -50,7 +50,7 @@ def test_a_split_that_is_not_there_is_refused_before_a_run(tmp_path, key):
 
 
 def test_weights_that_are_not_there_are_refused_before_a_run(tmp_path):
-    with pytest.raises(SojournError, match=r"model.weights = 'nowhere': there is no run"):
+    with pytest.raises(SojournError, match=r"model.weights = 'nowhere': expected a run folder"):
         check_buildable(load(write(tmp_path), ["model.weights=nowhere", "model.name=tiny"]).recipe)
 
 
@@ -61,7 +61,7 @@ RELATIVE = ["grpo", "rloo", "opo", "gigpo", "stratified", "mgrpo", "dyna_grpo", 
 @pytest.mark.parametrize("groups", ["{name='slots', size=1}", "{name='experts'}"])
 def test_a_group_of_one_is_refused_where_episodes_are_compared(tmp_path, estimator, groups):
     needs = ["streams=[{name='entropy'}]"] if "ae" in estimator else []
-    with pytest.raises(ConfigError, match=r"of groups of 1 learns nothing: expected groups of at least 2"):
+    with pytest.raises(ConfigError, match=r"learns nothing from groups of 1: expected groups of at least 2"):
         load(write(tmp_path), [f"estimator={estimator}", f"groups={groups}", *needs])
 
 

@@ -108,9 +108,26 @@ def test_difficulty_by_hand():
     assert [t[0] for credit in found for t in by_turn(credit)] == pytest.approx(
         [-0.375, -0.375, -0.375, 1.125, -0.375, 0.125, 0.125, 0.125]
     )
-    groups = [group(hard, easy, data={"size": 3}), group(hard, easy, slot=1, data={"size": 1})]
-    found = Difficulty(task_key="size")(groups, [paid([0], [1])] * 2, {})
-    assert [t[0] for credit in found for t in by_turn(credit)] == pytest.approx([-0.75, 0.75, -0.25, 0.25])
+
+
+def test_a_difficulty_of_the_task_gives_the_weights_of_gui_g1():
+    """0.5 + (d - low) / (high - low), where low and high are those of all steps so far, and survive a restart."""
+    hard, easy = (trajectory([1], infos=[{"success": float(won)}]) for won in (0, 1))
+
+    def weights(estimator, *sizes):
+        groups = [group(hard, easy, slot=n, data={"size": size}) for n, size in enumerate(sizes)]
+        found = estimator(groups, [paid([0], [1])] * len(groups), {})
+        return [2 * by_turn(credit)[1][0] for credit in found]  # the advantages are -0.5 and 0.5
+
+    estimator = Difficulty(task_key="size")
+    assert weights(estimator, 3, 3) == pytest.approx([1, 1])
+    assert weights(estimator, 3, 1, 2) == pytest.approx([1.5, 0.5, 1])
+    assert weights(estimator, 2) == pytest.approx([1])
+    resumed = Difficulty(task_key="size")
+    resumed.restore(estimator.state())
+    assert weights(resumed, 3, 5) == pytest.approx([1, 1.5])
+    resumed.restore({})  # a state that was saved when nothing was remembered
+    assert weights(resumed, 3, 5) == pytest.approx([0.5, 1.5])
 
 
 def test_a_difficulty_can_be_told_by_turns_and_what_was_never_judged_has_none():
@@ -118,7 +135,9 @@ def test_a_difficulty_can_be_told_by_turns_and_what_was_never_judged_has_none():
     hard, easy = (trajectory([1, 1], infos=[{}, {"size": size}]) for size in (3.0, 1.0))
     groups = [group(hard, lost), group(easy, easy, slot=1), group(lost, lost, slot=2)]
     found = Difficulty(task_key="size")(groups, [paid([0, 0], [1]), paid([0, 0], [0, 1]), paid([0], [1])], {})
-    assert [t[0] for credit in found for t in by_turn(credit)] == pytest.approx([-0.75, 0.75, -0.25, 0.25, -0.5, 0.5])
+    assert [t[0] for credit in found for t in by_turn(credit)] == pytest.approx(
+        [-0.75, 0.75, -0.25, 0.25, -0.5, 0.5]
+    )  # weights 1.5, 0.5 and 1
 
 
 def test_a_difficulty_that_a_task_does_not_have_is_named():

@@ -126,8 +126,8 @@ def test_streams_that_are_only_recorded_change_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("streams", "message"),
     [
-        ("[{name='curiosity'}]", "learns or asks a critic"),
-        ("[{name='entropy'}, {name='entropy'}]", "two of them provide the same"),
+        ("[{name='curiosity'}]", "learns or reads a critic"),
+        ("[{name='entropy'}, {name='entropy'}]", "two of them provide the same values"),
         ("[{name='entrpy'}]", "did you mean 'entropy'"),
     ],
 )

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import runs
 
+from sojourn.record.episodes.store import EpisodeStore
+
 KEPT = Path(__file__).with_name("run_2026_11")
 
 
@@ -49,6 +51,13 @@ def test_it_is_shown(folder):
     assert "episodes" in sojourn(
         "show", folder, "--find", "system:treasure shown:bakery"
     )  # its index has another column name
+
+
+def test_it_is_searched(folder):
+    """Its index has other names for some parts of an episode's text."""
+    with EpisodeStore(folder) as store:
+        assert store.search("system:treasure said:go shown:bakery").total
+        assert store.troubles == []
 
 
 def test_its_config_makes_the_same_run_again(folder):

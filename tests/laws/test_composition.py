@@ -23,12 +23,12 @@ from sojourn.config.toml import Tables
 from sojourn.errors import ConfigError
 from sojourn.optim import Optim
 from sojourn.streams.trainer_passes import TrainerPasses
-from sojourn.train.requirements import OWN
+from sojourn.train.requirements import PASS_COLUMNS
 from sojourn.train.resolve import resolve
 
 ESTIMATORS = list(COMPONENTS["estimator"])
 LOSSES = list(COMPONENTS["loss"])
-OF_PASS = OWN | Torch.pass_columns
+OF_PASS = PASS_COLUMNS | Torch.pass_columns
 LAGS = (0, 2)
 EAGER = {"utterance_advantage": {"warmup": 0}}  # else it says nothing at the first step
 SHAPES = (
@@ -115,9 +115,9 @@ def clash(estimator: str, loss: str, lag: int, critic: bool) -> str:
     targets = "targets" in provided(build("estimator", {"name": estimator}).value)
     trains_critic = "critic" in build("loss", {"name": loss}).value.needs
     if (critic or trains_critic) and not targets:
-        return "needs an estimator that says what a critic should have said"
+        return "needs an estimator that computes targets for the critic"
     if loss == "reinforce" and lag:
-        return "Reinforce is right for samples of the present weights alone"
+        return "Reinforce is valid only for samples of the current weights"
     return "needs a critic" if not critic and targets else ""
 
 

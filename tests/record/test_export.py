@@ -19,7 +19,7 @@ from sojourn.agents.plain import Plain
 from sojourn.cli import app
 from sojourn.errors import ConfigError, RecordError
 from sojourn.record.episodes.store import EpisodeStore
-from sojourn.record.export import export, read
+from sojourn.record.export import export, parquet, read
 from sojourn.record.export.conversations import Conversation
 from sojourn.record.export.selection import Selection, windows
 from sojourn.record.run import RunFolder
@@ -411,6 +411,36 @@ def test_a_file_that_cannot_be_read_is_refused_at_its_line(tmp_path: Path, text:
         list(read(path))
     assert sentence in str(told.value)
     assert str(path) in str(told.value)
+
+
+DOCS = Path(__file__).parents[2] / "docs" / "provenance.md"
+
+
+def test_every_column_of_parquet_is_documented_with_its_type():
+    pa = pytest.importorskip("pyarrow")
+    section = DOCS.read_text().partition("## Columns of Parquet")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| `")]
+    documented = {name: kind.strip() for names, kind in rows for name in re.findall("`([a-z_]+)`", names)}
+    fields = list(parquet.schema())
+    assert list(documented) == [field.name for field in fields]
+    for field in fields:
+        kind = documented[field.name]
+        assert ("list" in kind) == pa.types.is_list(field.type), field
+        assert ("JSON" in kind) == field.name.endswith("_json") or ", JSON" in kind, field
+
+
+def test_the_documented_function_puts_prompts_together(runs: dict[str, Path], tmp_path: Path):
+    pq = pytest.importorskip("pyarrow.parquet")
+    section = DOCS.read_text().partition("## Columns of Parquet")[2].partition("\n## ")[0]
+    scope: dict[str, Any] = {}
+    exec(section.partition("```python\n")[2].partition("```")[0], scope)
+    for name in ("expert", "pages"):
+        table = pq.read_table(written(runs[name], "parquet", tmp_path / f"{name}.parquet"))
+        episode = groups_of(runs[name])[0].episodes[0]
+        rows = [row for row in table.to_pylist() if row["episode"] == episode.id]
+        for number in range(len(episode.trajectories[0].turns)):
+            assert scope["prompt"](rows, number) == episode.trajectories[0].prompt(number).tolist()
+        assert len(rows) > 1
 
 
 def test_parquet_without_conversations_or_cut_short_is_refused(tmp_path: Path):

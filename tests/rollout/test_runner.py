@@ -165,7 +165,10 @@ async def test_a_failure_of_the_world_is_an_error_and_no_reward(broken) -> None:
     world = World(broken)
     group = await runner(world, retries=1).play_group(TASK, 0, 2, SamplingParams(8), "x")
     assert [episode.error for episode in group.episodes] == [FAILURES[broken]] * 2
-    assert [episode.trajectories for episode in group.episodes] == [(), ()]  # nor what had been paid before
+    kept = [trajectory for episode in group.episodes for trajectory in episode.trajectories]
+    assert [t.ending for t in kept] == [Ending.FAILED] * 2
+    assert [len(t.turns) for t in kept] == [0 if broken is NoStart else 2] * 2  # to look at, and nothing is trained
+    assert all(FAILURES[broken].partition(":")[0] in str(episode.traceback) for episode in group.episodes)
     assert group.trajectories == ()
     assert await Native(malformed=-1.0, truncated=-1.0)(group) == []
     assert [env.closed for env in world.made] == [1] * 4  # two plays, each tried again once
@@ -305,6 +308,7 @@ async def test_an_action_that_breaks_the_world_again_is_lost_and_trained_on(brok
     assert [turn.reward for turn in trajectory.turns] == [0.5, -1.0]
     assert trajectory.turns[-1].info == {"lost": 1.0, "success": 0.0}
     assert trajectory.ending is Ending.DONE
+    assert FAILURES[broken].partition(":")[0] in str(episode.traceback)  # which may be an error of the world's author
     assert [env.closed for env in world.made] == [1, 1, 1]
 
 

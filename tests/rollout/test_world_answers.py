@@ -49,24 +49,27 @@ def paid(reward: Any, **more: Any) -> Step:
 
 
 WRONG = {
-    "nan": (paid(math.nan), "pays seat 'agent' nan: expected a finite number"),
-    "infinite": (paid(-math.inf), "pays seat 'agent' -inf: expected a finite number"),
-    "numpy": (paid(np.float32("nan")), "pays seat 'agent' np.float32(nan): expected a finite number"),
-    "beyond 32 bits": (paid(1e39), "pays seat 'agent' 1e+39: expected a finite number"),
-    "beyond 64 bits": (paid(10**400), "pays seat 'agent' 1000"),
-    "beyond print": (paid(10**5000), "pays seat 'agent' a huge number"),
-    "text": (paid("1"), "pays seat 'agent' '1': expected a finite number"),
-    "nothing": (paid(None), "pays seat 'agent' None: expected a finite number"),
-    "complex": (paid(1j), "pays seat 'agent' 1j: expected a finite number"),
-    "nobody": (Step(None, {"agnet": 1.0}, done=True), "pays 1.0 to seat 'agnet', but only agent sit here"),
+    "nan": (paid(math.nan), "gives seat 'agent' the reward nan: expected a finite number"),
+    "infinite": (paid(-math.inf), "gives seat 'agent' the reward -inf: expected a finite number"),
+    "numpy": (paid(np.float32("nan")), "gives seat 'agent' the reward np.float32(nan): expected a finite number"),
+    "beyond 32 bits": (paid(1e39), "gives seat 'agent' the reward 1e+39: expected a finite number"),
+    "beyond 64 bits": (paid(10**400), "gives seat 'agent' the reward 1000"),
+    "beyond print": (paid(10**5000), "gives seat 'agent' the reward a huge number"),
+    "text": (paid("1"), "gives seat 'agent' the reward '1': expected a finite number"),
+    "nothing": (paid(None), "gives seat 'agent' the reward None: expected a finite number"),
+    "complex": (paid(1j), "gives seat 'agent' the reward 1j: expected a finite number"),
+    "nobody": (Step(None, {"agnet": 1.0}, done=True), "gives the reward 1.0 to seat 'agnet', but its seats are agent"),
     "rewards": (Step(None, 1.0, done=True), "gives the rewards 1.0: expected numbers by name"),  # type: ignore
-    "info": (paid(1.0, info={"steps": math.nan}), "tells 'steps' = nan: expected a finite number"),
-    "words": (paid(1.0, info={"steps": "many"}), "tells 'steps' = 'many': expected a finite number"),
-    "success": (paid(1.0, success=0.5), "says success = 0.5: expected True, False, or None"),
-    "success text": (paid(1.0, success="no"), "says success = 'no': expected True, False, or None"),
-    "no step": (None, "answers an action with None: expected a Step"),
-    "no observation": (Step("again"), "shows 'again': expected an Observation"),  # type: ignore
-    "stranger": (Step(replace(SHOWN, agent="white")), "asks for seat 'white', but only agent sit here"),
+    "info": (paid(1.0, info={"steps": math.nan}), "gives the info 'steps' = nan: expected a finite number"),
+    "words": (paid(1.0, info={"steps": "many"}), "gives the info 'steps' = 'many': expected a finite number"),
+    "success": (paid(1.0, success=0.5), "gives success = 0.5: expected True, False, or None"),
+    "success text": (paid(1.0, success="no"), "gives success = 'no': expected True, False, or None"),
+    "no step": (None, "returns None for an action: expected a Step"),
+    "no observation": (Step("again"), "returns 'again' as an observation: expected an Observation"),  # type: ignore
+    "stranger": (
+        Step(replace(SHOWN, agent="white")),
+        "returns an observation for seat 'white', but its seats are agent",
+    ),
 }
 
 
@@ -89,7 +92,7 @@ async def test_nonsense_stops_training_and_evaluation_alike_and_is_not_tried_aga
 
 
 async def test_a_start_that_shows_nothing_stops_too() -> None:
-    with pytest.raises(WorldError, match="shows None: expected an Observation"):
+    with pytest.raises(WorldError, match="returns None as an observation: expected an Observation"):
         await playing(world := World(paid(1.0), None)).play_episode(world.tasks("train")[0], SamplingParams(8), "x")
 
 

@@ -218,7 +218,7 @@ def test_recorded_samples_are_refused_where_the_loss_is_right_for_the_present_we
 ):
     groups = f"{{ name = 'folder', path = '{recorded}', stage = 'rl' }}"
     groups = groups if name == "folder" else "{ name = 'imported', files = ['x.jsonl'] }"
-    said = rf"'again': Reinforce is right for samples of the present weights alone, but {name.capitalize()} gives "
+    said = rf"'again': Reinforce is valid only for samples of the current weights, but {name.capitalize()} gives "
     with pytest.raises(ConfigError, match=said):
         check(tmp_path, STAGE % groups + 'losses = [{ name = "reinforce" }]\n')
 

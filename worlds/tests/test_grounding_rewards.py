@@ -44,6 +44,6 @@ def test_distance_falls_evenly_to_nothing() -> None:
 
 
 def test_the_smaller_the_box_the_greater_the_difficulty() -> None:
-    assert difficulty(Box(0, 0, 1000, 1000), SCREEN) == 0
-    assert difficulty(TARGET, SCREEN) == pytest.approx(math.log(100))
-    assert difficulty(Box(100, 100, 200, 150), SCREEN) == pytest.approx(math.log(200))
+    assert difficulty(Box(0, 0, 1000, 1000), SCREEN) == 1
+    assert difficulty(TARGET, SCREEN) == pytest.approx(100)
+    assert difficulty(Box(100, 100, 200, 150), SCREEN) == pytest.approx(200)

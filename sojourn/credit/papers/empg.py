@@ -25,7 +25,7 @@ class EMPG(Wrapped):
     The factor is the paper's self-calibrating gradient scaling, the added term its future clarity bonus. H is the
     turn's mean token entropy, rescaled from 0 for the lowest of the step to 1 for the highest; `sharpness` is the
     paper's k and `sharpness_next` its k'. A group whose returns are equal is no exception: its turns still get the
-    bonus.
+    bonus. There is no bonus for a last turn.
     """
 
     base: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)

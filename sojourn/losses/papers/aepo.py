@@ -18,7 +18,8 @@ class AEPO:
     """PPO whose upper bound is (1 + clip_high) r / sg(r), where sg stops the gradient, so that a token above the clip
     keeps a gradient of that size (AEPO: Dong et al. 2025, arXiv:2510.14545, "Entropy Clipping-Balanced Mechanism").
 
-    The paper's advantage is the estimator `aepo`.
+    The authors' code has the dual clip of PPO besides (the loss of a token with negative advantage is at most -3 A),
+    which is left out here, as in the paper's objective. The paper's advantage is the estimator `aepo`.
     """
 
     clip_low: Annotated[float, Range(0, 1)] = 0.2

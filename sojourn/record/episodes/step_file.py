@@ -241,13 +241,15 @@ class _PlainRecord(msgspec.Struct):
     streams: list[str] = []
     version: int = 1
     close_error: str | None = None
+    traceback: str | None = None
 
     def episode(self, turn: Callable[[_PlainTurn], Turn]) -> Episode:
         trajectories = (
             Trajectory(t.agent, tuple(map(turn, t.turns)), t.ending, t.trainable, t.unacted_reward, t.unacted_info)
             for t in self.trajectories
         )
-        return Episode(self.id, self.task, tuple(trajectories), self.error, self.seconds, self.close_error)
+        failures = self.error, self.seconds, self.close_error, self.traceback
+        return Episode(self.id, self.task, tuple(trajectories), *failures)
 
 
 def _read(line: bytes) -> _PlainRecord:
@@ -309,6 +311,7 @@ def _record_to_plain(record: Record) -> dict[str, Any]:
         "targeted": _unless([credit.targets is not None for credit in record.credits], False),
         "streams": list(record.streams),
         **({"close_error": episode.close_error} if episode.close_error else {}),
+        **({"traceback": episode.traceback} if episode.traceback else {}),
     }
 
 

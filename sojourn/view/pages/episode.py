@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from sojourn.errors import RecordError
 from sojourn.record.episodes.vocabulary import read as read_vocabulary
+from sojourn.terminal.episode import play_again
 from sojourn.terminal.find import find_episode, group_episodes
 from sojourn.view.episode import EpisodeView, seat_ends, trained_version
 from sojourn.view.images import run_image
@@ -47,6 +48,8 @@ def index(request: Request) -> Page:
         turns=list(view.turns(record)) if record else [], seat_ends=seat_ends(record, linked=True) if record else [],
         problems=problems, colouring=colouring, colourings=known, siblings=siblings,
         close_error=record.episode.close_error if record else None,
+        traceback=record.episode.traceback if record else None,
+        again=play_again(path, record.episode.task) if record else "",
         no_vocabulary=bool(colouring or prompt_of) and view.vocabulary is None,
         before=siblings[at - 1] if at else None, after=siblings[at + 1] if at + 1 < len(siblings) else None,
     )  # fmt: skip

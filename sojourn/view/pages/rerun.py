@@ -16,10 +16,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from sojourn.arena.checkpoints import available_weights
 from sojourn.errors import ConfigError, RecordError, SojournError
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
+from sojourn.record.run_weights import available_weights
 from sojourn.terminal.find import find_episode
 from sojourn.types import Episode, Score, Trajectory
 from sojourn.view.episode import EpisodeView, TurnView

@@ -18,9 +18,9 @@ from typing import Annotated, Any, ClassVar
 
 from sojourn.config.fields import Range
 from sojourn.envs.about import About
-from sojourn.envs.calls import settled, short
+from sojourn.envs.calls import parse_call, settled, short
 from sojourn.envs.variables import check_variables
-from sojourn.errors import ConfigError, InfrastructureError
+from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.tasks.splits import first_seed
 from sojourn.types import Message, Observation, Role, Step, Task, Tool
 from sojourn_worlds.adapters.hooks import called
@@ -55,8 +55,11 @@ class MCP:
     HTTP), whose plays share whatever it keeps.
 
     `instructions` is a file of tasks, JSON lines or TOML (`[[task]]`): each has an `instruction`, and may have an
-    `answer` (what is to be handed to `finish`), a `solution` (the calls of an expert), a `split` ("train" or "test";
-    without it every fifth is for testing), and what else your checker needs. `check` is "module:function" of a
+    `answer` (what is to be handed to `finish`), a `solution`, a `split` ("train" or "test"; without it every fifth is
+    for testing), and what else your checker needs. A `solution` is the expert's calls, a list of texts in the form in
+    which the agent may write calls, each made in a turn of its own:
+    `"solution": ["transfer('ada', 'bob', amount=5)", "finish()"]`. A final `finish()` may be left out where no answer
+    is asked for. `check` is "module:function" of a
     `Finished`, which gives the reward, a number in [-1, 1] or a bool; it may be a coroutine. Without it, the reward is
     1 for the expected answer.
 
@@ -104,6 +107,8 @@ class MCP:
                 raise ConfigError(f'mcp: the task {short(row)} of {self.instructions} has no text "instruction"')
             if not self.check and "answer" not in row:
                 raise ConfigError(f"mcp: the task {short(row)} has no answer: give it one, or name a `check`")
+            if "solution" in row:
+                _require_calls(row["solution"], self.instructions)
 
     def tasks(self, split: str) -> Sequence[Task]:
         first = first_seed("mcp", split)
@@ -206,6 +211,22 @@ class MCPPlayWithExpert(MCPPlay):
                 return text
             made.remove((call.name, dict(call.arguments)))
         return "finish()"
+
+
+def _require_calls(solution: Any, file: str) -> None:
+    """Raises `ConfigError` unless a solution is a list of calls as text; its tools are known when a server runs."""
+    try:
+        if not isinstance(solution, list):
+            raise ActionError(f"{short(solution)} is no list")
+        for text in solution:
+            if not isinstance(text, str):
+                raise ActionError(f"{short(text)} is no text")
+            parse_call(text, {})
+    except ActionError as error:
+        raise ConfigError(
+            f"mcp: a solution in {file}: {error}: expected a list of calls as text, such as "
+            "[\"transfer('ada', 'bob', amount=5)\", \"finish()\"]"
+        ) from None
 
 
 def _names(tools: Sequence[Tool]) -> str:

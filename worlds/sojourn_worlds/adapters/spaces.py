@@ -18,7 +18,7 @@ import numpy as np
 from sojourn.envs.calls import LONGEST_ACTION, short
 from sojourn.errors import ActionError, ConfigError
 
-LARGEST = 128  # numbers of an observation that are still read with profit
+LARGEST = 256  # numbers of an observation that are still read with profit
 MOST_CHOICES = 64
 
 
@@ -48,21 +48,26 @@ def say(space: Any, value: Any, where: str) -> str:
     """Returns an observation in words: a line for each key of a dict, a line for each row of a table.
 
     Planes of which at most one is set in each place are one table, with the number of that plane (from 1 on) or 0.
+    Other tables of whole numbers, several to a cell, have the numbers of a cell joined by commas: `2,5,0 1,0,0`.
     """
     class_name = kind(space)
     if class_name == "Dict":
         parts = [(str(key), say(part, value[key], where)) for key, part in space.spaces.items()]
         return "\n".join(f"{key}:\n{text}" if "\n" in text else f"{key}: {text}" for key, text in parts)
-    if class_name == "Text":
+    if class_name == "Text" or isinstance(value, str):
         return str(value)
     if class_name in ("Box", "MultiDiscrete", "MultiBinary"):
         array = np.asarray(value)
         if array.size > LARGEST:
             raise ConfigError(
-                f"{where}: an observation has {array.size} numbers, more than {LARGEST}: name a function in `describe`"
+                f"{where}: an observation has {array.size} numbers, more than {LARGEST}: name a function in "
+                '`describe`, or say describe = "render" if it renders text'
             )
         if array.ndim == 3 and _are_planes(array):
             array = (array.astype(int) * np.arange(1, array.shape[2] + 1)).sum(axis=2)
+        if array.ndim == 3 and array.dtype.kind in "iub":
+            rows = [[",".join(map(_number, cell)) for cell in row] for row in plain(space, array)]
+            return "\n".join(map(" ".join, rows))
         if array.ndim == 2:
             return "\n".join(" ".join(map(_number, row)) for row in plain(space, array))
     if not class_name:

@@ -73,13 +73,12 @@ def sized(answer: Box, target: Box, screen: tuple[int, int]) -> float:
 
 
 def difficulty(target: Box, screen: tuple[int, int]) -> float:
-    """Returns how small a target is: -log of its fraction of the screen's area.
+    """Returns how small a target is: the inverse of its fraction of the screen's area, at least 1.
 
-    GUI-G1 takes the relative size of the box for its difficulty. Its weights are numbers in its data, made by nothing
-    that was published: the logarithm is ours, so that the smallest targets do not outweigh all others.
+    GUI-G1 begins with this number (appendix C.3), of which the estimator `difficulty` makes the paper's weights.
     """
     width, height = target.size
-    return -math.log(min(1.0, width * height / (screen[0] * screen[1])))
+    return max(1.0, screen[0] * screen[1] / (width * height))
 
 
 REWARDS = {"inside": inside, "distance": distance, "gaussian": gaussian, "sized": sized}

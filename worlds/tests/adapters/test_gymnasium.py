@@ -77,6 +77,18 @@ async def test_minigrid_is_said_by_a_function():
     assert steps[-1].rewards["agent"] == pytest.approx(1 - 0.9 * 5 / 100)
 
 
+async def test_the_documented_minigrid_is_said_as_it_is():
+    """`7 x 7 cells of 3 numbers`, without a function that describes them."""
+    pytest.importorskip("minigrid")
+    family = Gymnasium(id=ROOM["id"])
+    report = await check_env(family, episodes=1)
+    assert report.passed, failed(report)
+    lines = (await family.make(family.tasks("train")[0]).start()).messages[0].text.splitlines()
+    assert lines[:2] == ["direction: 0", "image:"]
+    assert lines[8] == "2,5,0 2,5,0 2,5,0 2,5,0 2,5,0 2,5,0 2,5,0"
+    assert lines[9] == "mission: get to the green goal square"
+
+
 async def test_the_time_limit_truncates_and_is_no_success():
     family = Gymnasium(**LAKE, turns=3)
     env = family.make(family.tasks("train")[0])
@@ -153,7 +165,7 @@ async def test_what_does_not_fit_is_refused_in_one_sentence():
         ({"id": "NoSuchGame-v0"}, "NoSuchGame-v0. is not registered"),
         ({"id": "FrozenLake-v1", "actions": ("left",)}, "actions has 1 names, but there are 4"),
         ({"id": "FrozenLake-v1", "actions": ("a", "b", "c", "A")}, "a name twice"),
-        ({"id": "gymnasium_hooks:Wide"}, "1200 numbers, more than 128"),
+        ({"id": "gymnasium_hooks:Wide"}, "1200 numbers, more than 256"),
         ({"id": "CartPole-v1", "masked": True}, "gives no action mask"),
     ]:
         family = Gymnasium(**fields)

@@ -235,9 +235,29 @@ def test_what_does_not_fit_is_refused_in_one_sentence(rows, tmp_path):
         with pytest.raises(ConfigError, match=message):
             MCP(**(good | change))
     odd = tmp_path / "odd.jsonl"
+    for solution, message in [
+        ("finish()", "odd.jsonl: 'finish\\(\\)' is no list: expected a list of calls as text"),
+        ([{"name": "finish"}], "{'name': 'finish'} is no text"),
+        (["balance bob"], "'balance bob' is no call with plain values"),
+    ]:
+        odd.write_text(json.dumps({"instruction": "x", "answer": 1, "solution": solution}))
+        with pytest.raises(ConfigError, match=message):
+            MCP(**(good | {"instructions": str(odd)}))
     odd.write_text("{not json")
     with pytest.raises(ConfigError, match="neither JSON lines nor TOML"):
         MCP(**(good | {"instructions": str(odd)}))
+
+
+async def test_the_documented_solution_is_one(tmp_path):
+    """The line of the docstring, and without the last `finish()`, which the expert adds."""
+    told = " ".join((MCP.__doc__ or "").split())
+    solution = json.loads(told.split('`"solution": ')[1].split("`")[0])
+    for number, calls in enumerate((solution, solution[:-1])):
+        row = {"instruction": "Give 5 of ada's euros to bob.", "wanted": {"ada": 95, "bob": 55}, "solution": calls}
+        file = tmp_path / f"{number}.jsonl"
+        file.write_text(json.dumps(row))
+        steps, _ = await expert_play(MCP(instructions=str(file), command=PLAIN, check="mcp_hooks:moved"), 0)
+        assert (len(steps), steps[-1].success) == (2, True)
 
 
 async def test_tools_that_are_not_there_are_named(rows):

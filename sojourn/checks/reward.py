@@ -1,0 +1,137 @@
+"""Checks a reward on synthetic groups: its scores fit the trajectories, and depend on nothing but the group."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sojourn.checks import played
+from sojourn.checks.promise import BrokenError, Promise, judge_all_awaited, require_config
+from sojourn.checks.report import Report
+from sojourn.checks.synthetic import content
+from sojourn.types import Group, Score, Trajectory
+
+TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Case:
+    reward: Any
+
+    async def score(self, group: Group) -> list[Score]:
+        return await copy.deepcopy(self.reward)(group)
+
+
+async def check_reward(component: Any, *, timeout_s: float = 60.0) -> Report:
+    """Returns the verdicts on a reward; each promise has `timeout_s`."""
+    return Report(type(component).__name__, await judge_all_awaited(PROMISES, Case(component), timeout_s))
+
+
+async def _declares(case: Case) -> str:
+    return require_config(case.reward)
+
+
+async def _scores(case: Case) -> str:
+    return await _sound(case, played.groups(played.SHAPES[:2]))
+
+
+async def _cut(case: Case) -> str:
+    return await _sound(case, played.groups(played.SHAPES[2:]))
+
+
+async def _failures(case: Case) -> str:
+    return await _sound(case, played.broken_groups())
+
+
+async def _deterministic(case: Case) -> str:
+    for group in played.groups():
+        _require_same(await case.score(group), await case.score(group), "the same group, scored again")
+    return "the same group, the same scores"
+
+
+async def _together(case: Case) -> str:
+    """Checks that groups which are scored at the same time do not affect each other, as slots score their own."""
+    groups, reward = played.groups(), copy.deepcopy(case.reward)
+    alone = [await case.score(group) for group in groups]
+    for expected, found in zip(alone, await asyncio.gather(*map(reward, groups)), strict=True):
+        _require_same(expected, found, "with other groups scored at the same time")
+    return f"{len(groups)} groups"
+
+
+async def _permutes(case: Case) -> str:
+    rng = np.random.default_rng(0)
+    for group in played.groups():
+        scores = await case.score(group)
+        for _ in range(3):
+            order = rng.permutation(len(group.episodes)).tolist()
+            found = await case.score(played.permuted(group, order))
+            _require_same([scores[number] for number in order], found, "with the group's episodes in another order")
+    return "3 orders"
+
+
+async def _leaves_inputs(case: Case) -> str:
+    for group in played.groups():
+        before = content(group)
+        await case.score(group)
+        if content(group) != before:
+            raise BrokenError("the group is not what it was before the call: give a score as a new value")
+    return "groups"
+
+
+async def _sound(case: Case, groups: Sequence[Group]) -> str:
+    count = 0
+    for group in groups:
+        scores = await case.score(group)
+        if not isinstance(scores, Sequence) or len(scores) != len(group.trajectories):
+            size = len(scores) if isinstance(scores, Sequence) else type(scores).__name__
+            raise BrokenError(f"{size} for a group of {len(group.trajectories)} trajectories to train: one score each")
+        for number, (trajectory, score) in enumerate(zip(group.trajectories, scores, strict=True)):
+            _require_fit(trajectory, score, f"trajectory {number} of slot {group.slot}")
+        count += len(scores)
+    return f"{count} trajectories"
+
+
+def _require_fit(trajectory: Trajectory, score: Any, where: str) -> None:
+    """Requires a `Score` with one finite number for each turn, and finite parts."""
+    if not isinstance(score, Score):
+        raise BrokenError(f"{where}: {type(score).__name__}: expected a Score")
+    if np.shape(score.turns) != (len(trajectory.turns),):
+        raise BrokenError(f"{where}: turns of shape {np.shape(score.turns)}: expected ({len(trajectory.turns)},)")
+    if not np.issubdtype(np.asarray(score.turns).dtype, np.floating) or not np.isfinite(score.turns).all():
+        raise BrokenError(f"{where}: the rewards {np.asarray(score.turns).tolist()}: expected finite float32 numbers")
+    for name, part in score.parts.items():
+        if not isinstance(part, int | float) or not math.isfinite(part):
+            raise BrokenError(f"{where}: the part '{name}' is {part!r}: expected a finite number")
+    if score.outcome is not None and not math.isfinite(score.outcome):
+        raise BrokenError(f"{where}: outcome = {score.outcome!r}: expected a finite number, or None")
+
+
+def _require_same(expected: Sequence[Score], found: Sequence[Score], when: str) -> None:
+    for was, now in zip(expected, found, strict=True):
+        gap = np.abs(np.append(was.turns, was.result) - np.append(now.turns, now.result))
+        if gap.max() > TOLERANCE or was.parts.keys() != now.parts.keys():
+            raise BrokenError(f"{when}, a trajectory has {_shown(now)}, but it had {_shown(was)}")
+
+
+def _shown(score: Score) -> str:
+    return f"rewards of {score.turns.tolist()} and the outcome {score.result:g}"
+
+
+SCORED = ("there is a score for every trajectory",)
+SOUND = (*SCORED, "truncated, malformed and forked trajectories are scored")
+PROMISES = (
+    Promise("a config can name it", (), _declares),
+    Promise(SCORED[0], (), _scores),
+    Promise(SOUND[1], SCORED, _cut),
+    Promise("failures and other seats are left out", SCORED, _failures),
+    Promise("it is deterministic", SOUND, _deterministic),
+    Promise("groups are scored apart", (*SOUND, "it is deterministic"), _together),
+    Promise("permuting episodes permutes scores", (*SOUND, "it is deterministic"), _permutes),
+    Promise("its inputs are not modified", SOUND, _leaves_inputs),
+)

@@ -1,0 +1,74 @@
+"""Finds the weights of a run by their name, as commands and configs write it: RUN, RUN@STAGE, RUN@STEP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from sojourn.errors import ConfigError, RecordError
+from sojourn.record import checkpoint
+from sojourn.record.checkpoint import Checkpoint
+from sojourn.record.run import RunFolder
+
+BEFORE = "before"
+
+
+class Weights(NamedTuple):
+    """Weights of a run with the name that follows the folder and an @. Without a checkpoint: the initial weights."""
+
+    name: str
+    checkpoint: Checkpoint | None
+
+
+class NamedRun(NamedTuple):
+    """A run folder with the name of its weights, which is empty for the newest."""
+
+    folder: Path
+    weights: str
+
+    @classmethod
+    def parse(cls, text: str | Path) -> NamedRun:
+        """Splits a text such as runs/x, runs/x@warmup or runs/x@120. A folder whose own name has an @ stays whole."""
+        text = str(text)
+        if Path(text).exists() or "@" not in text:
+            return cls(Path(text), "")
+        folder, _, weights = text.rpartition("@")
+        return cls(Path(folder), weights) if (Path(folder) / "config.toml").is_file() else cls(Path(text), "")
+
+
+def available_weights(run: Path) -> list[Weights]:
+    """Returns all weights of a run, the oldest first: the initial ones, and every checkpoint.
+
+    The checkpoint at the end of a stage is named after the stage, others after their number of steps.
+    """
+    stages = RunFolder.read(run).config.get("stages", [])
+    done, ends = 0, dict[int, str]()
+    for stage in stages if isinstance(stages, list) else ():
+        done += int(stage.get("steps", 0))
+        ends[done] = str(stage.get("name", done))
+    held = checkpoint.checkpoints(run / "checkpoints")
+    return [Weights(BEFORE, None), *(Weights(ends.get(c.step, str(c.step)), c) for c in held)]
+
+
+def find_weights(run: Path, name: str, tell: Callable[[str], None] = lambda sentence: None) -> Weights:
+    """Returns the weights of this name (a stage, a number of steps, or "before"), by default the newest.
+
+    `tell` gets a sentence for each damaged checkpoint that is newer than the one that is returned.
+    """
+    available = available_weights(run)
+    if not name:
+        newest = checkpoint.latest(run / "checkpoints", tell)
+        if newest is None:
+            raise RecordError(
+                f"'{run}' has no complete checkpoint yet: train it first, or name its initial weights, {run}@{BEFORE}"
+            )
+        return next((one for one in available if one.checkpoint == newest), Weights(str(newest.step), newest))
+    for one in available:
+        if name == one.name or (one.checkpoint is not None and name == str(one.checkpoint.step)):
+            if one.checkpoint is not None:
+                one.checkpoint.verify()
+            return one
+    raise ConfigError(
+        f"'{run}@{name}': this run has no such weights; it has {', '.join(one.name for one in available)}"
+    )

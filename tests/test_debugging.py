@@ -1,0 +1,99 @@
+"""An error in the user's world can be debugged: what failed is kept with its traceback, its task and its turns."""
+
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+from test_cli import sojourn
+from test_failures import RECIPE, one_sentence
+
+from sojourn.record.episodes.store import EpisodeStore
+from sojourn.record.run_status import State, read_status
+from sojourn.view.server import application
+
+WORLDS = """
+class Typo:
+    '''Say go, twice.'''
+    def __init__(self, seed: int): self.n, self.known = 0, {"ok": 1}
+    def go(self) -> str:
+        '''Goes.'''
+        self.n += 1
+        return "gone" if self.n < 2 else self.known["okk"]
+    def reward(self): return 1.0 if self.n == 3 else None
+    def expert(self): return "go()"
+    def choices(self): return ["go()"]
+
+class Sometimes(Typo):
+    '''Say go, twice; every second expert fails.'''
+    def __init__(self, seed: int):
+        super().__init__(seed)
+        self.seed, self.known = seed, {"ok": "", **({"okk": ""} if seed % 2 else {})}
+    def go(self) -> str:
+        '''Goes.'''
+        return super().go()
+    def reward(self): return 1.0 if self.n == 2 else None
+"""
+CHOOSES = "agent={name='plain',choices=true}"
+
+
+def run(folder: Path, world: str, *words: str):
+    (folder / "worlds.py").write_text(WORLDS)
+    (folder / "r.toml").write_text(RECIPE.format(world=world))
+    return sojourn(folder, *words)
+
+
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory):
+    """The folder and the output of a run whose world raises a KeyError at the second turn."""
+    folder = tmp_path_factory.mktemp("failed")
+    return folder, run(folder, "Typo", "train", "r.toml", CHOOSES)
+
+
+def test_the_sentence_names_the_line_and_the_run_names_the_commands_that_show_and_play_it(failed):
+    folder, done = failed
+    told = one_sentence(done)
+    assert "KeyError: 'okk'" in told
+    assert f"(go, {folder / 'worlds.py'}:8)" in told
+    (path,) = folder.glob("runs/*")
+    (shown,) = [line for line in done.stdout.splitlines() if line.startswith("to see where it failed: sojourn ")]
+    (again,) = [line for line in done.stdout.splitlines() if line.startswith("to play that task again: sojourn ")]
+    seen = sojourn(folder, *shown.partition(": sojourn ")[2].split())
+    assert "Traceback (most recent call last)" in seen.stdout
+    assert 'self.known["okk"]' in seen.stdout
+    assert "turn 2" in seen.stdout
+    played = sojourn(folder, *again.partition(": sojourn ")[2].split(), "--expert")
+    assert played.returncode == 2
+    assert "KeyError: 'okk'" in played.stderr
+    assert read_status(path).state is State.FAILED
+
+
+def test_a_failed_episode_is_recorded_with_its_turns_its_ending_and_its_traceback(failed):
+    folder, _ = failed
+    (path,) = folder.glob("runs/*")
+    with EpisodeStore(path) as store:
+        rows = list(store.query(failed=True))
+        record = store.read(rows[0])
+    assert {(row.stage, row.turns, row.ending) for row in rows} == {("evaluation-before", 2, "failed")}
+    (trajectory,) = record.episode.trajectories
+    assert [turn.message.text for turn in trajectory.turns] == ["go()"] * 2
+    assert record.scores == ()
+    assert "known[" in record.episode.traceback
+
+
+def test_demonstrations_that_fail_are_recorded_beside_those_that_are_imitated(tmp_path):
+    done = run(tmp_path, "Sometimes", "train", "r.toml")
+    (path,) = tmp_path.glob("runs/*")
+    with EpisodeStore(path) as store:
+        rows = list(store.query(stage="warmup"))
+    assert {row.error is None for row in rows} == {True, False}, done.stdout + done.stderr
+
+
+def test_the_viewer_shows_the_traceback_and_the_command_that_plays_the_task_again(failed):
+    folder, _ = failed
+    (path,) = folder.glob("runs/*")
+    with EpisodeStore(path) as store:
+        row = next(iter(store.query(failed=True)))
+    client = TestClient(application([path.parent]), base_url="http://127.0.0.1")
+    page = client.get(f"/runs/{path.name}/episodes/{row.id}").text
+    assert "Traceback (most recent call last)" in page
+    assert f"sojourn play {path} --task {row.task}" in page

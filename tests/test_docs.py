@@ -1,0 +1,93 @@
+"""What the documentation shows works: every code block of the README and of docs/ is run, and named files exist."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import doc_blocks
+import pytest
+
+from sojourn.config.components import COMPONENTS
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = (".", "docs", "docs/*", "recipes/*", "worlds")
+PAGES = sorted({page for folder in FOLDERS for page in ROOT.glob(f"{folder}/*.md")} - {ROOT / "LOG.md"})
+PAGE = ModuleType("page")  # in which the Python of a page is executed
+ROLES = ROOT / "docs" / "roles"
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A folder in which the files of a page are modules."""
+    (tmp_path / "presets").symlink_to(ROOT / "recipes" / "presets")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    known = set(sys.modules)
+    monkeypatch.setitem(sys.modules, "page", PAGE)
+    yield tmp_path
+    vars(PAGE).clear()
+    for module in set(sys.modules) - known:
+        if str(getattr(sys.modules[module], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[module]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if list(doc_blocks.blocks(page))], ids=name)
+def test_every_block_of_a_page_runs(page: Path, folder: Path):
+    vars(PAGE).update(__name__="page")
+    for block in doc_blocks.blocks(page):
+        try:
+            doc_blocks.run(block, folder, vars(PAGE))
+        except (Exception, SystemExit) as error:
+            said = error.format_message() if hasattr(error, "format_message") else error  # of a command line
+            raise AssertionError(f"{name(page)}, line {block.line}: {type(error).__name__}: {said}") from error
+
+
+def test_a_block_that_is_wrong_is_found(folder: Path):
+    wrong = [
+        ("python", "import sojourn\nsojourn.absent\n", "has no attribute 'absent'"),
+        ("toml", "stepps = 3\n", "did you mean 'steps'"),
+        ("sh", "sojourn train recipe.toml --no-such-option\n", "no-such-option"),
+        ("sh", "make no-such-target\n", "no-such-target"),
+        ("console", "$ sojourn check no_such_world\n", "no_such_world"),
+        ("pascal", "begin end.\n", "nothing runs blocks of 'pascal'"),
+    ]
+    for language, text, wanted in wrong:
+        with pytest.raises(Exception, match=wanted):
+            doc_blocks.run(doc_blocks.Block(1, language, text), folder, {})
+    with pytest.raises(AssertionError, match="no command"):
+        doc_blocks.check_command(["sojourn", "trian"])
+
+
+def test_every_role_has_a_page_with_an_example_that_is_run():
+    kinds = {"env": "world", "groups": "source"}
+    for kind in COMPONENTS:
+        page = ROLES / f"{kinds.get(kind, kind)}.md"
+        assert any(block.language == "python" for block in doc_blocks.blocks(page)), page
+
+
+def test_no_page_mentions_a_file_of_ours_that_is_not_there():
+    for page in PAGES:
+        for mentioned in re.findall(
+            r"`((?:sojourn|recipes|benchmarks|tests|examples|docs)/[\w/.-]+\.\w+)`", page.read_text()
+        ):
+            assert (ROOT / mentioned).exists(), f"{name(page)} mentions {mentioned}"
+
+
+def test_the_page_of_columns_has_every_column_of_parquet():
+    pytest.importorskip("pyarrow", reason="Parquet is an extra")
+    from sojourn.record.export.parquet import schema
+
+    page = (ROOT / "docs" / "export-columns.md").read_text()
+    listed = [
+        name for row in re.findall(r"^\| (`[^|]*`) \|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+    ]
+    columns = schema().names
+    assert listed[: len(columns)] == [*columns], "list them in their order"
