@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, Protocol, overload, runtime_checkable
 
 from sojourn.checks import played
 from sojourn.checks.promise import (
@@ -59,6 +59,14 @@ class Case:
         return self.config.bind(tasks, SEED)
 
 
+@runtime_checkable
+class NamesSplit(Protocol):
+    """The config of a curriculum that names the split of its tasks."""
+
+    @property
+    def split(self) -> str: ...
+
+
 def check_curriculum(component: Any) -> Report:
     """Returns the verdicts on the config of a curriculum, which is bound to made-up tasks."""
     return Report(type(component).__name__, judge_all(PROMISES, Case(component)))
@@ -70,8 +78,9 @@ def drawn(curriculum: Any, places: Sequence[tuple[int, int]] = SLOTS) -> dict[tu
 
 
 def _declares(case: Case) -> str:
-    if not isinstance(getattr(case.config, "split", None), str) or not case.config.split:
-        raise BrokenError(f"split = {getattr(case.config, 'split', None)!r}: expected 'train' or 'test'")
+    split: Any = case.config.split if isinstance(case.config, NamesSplit) else None
+    if not isinstance(split, str) or not split:
+        raise BrokenError(f"split = {split!r}: expected 'train' or 'test'")
     require_methods(case.config, ["bind"], "a curriculum's config")
     require_methods(case.bind(), ["draw", "observe"], "what bind() returns")
     return require_config(case.config)
