@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from sojourn.protocols import Env, EnvFamily, Seat
-from sojourn.types import Task
+from sojourn.types import Message, Task
 
 
 @runtime_checkable
@@ -32,6 +32,16 @@ class HasExpert(Protocol):
     """
 
     def expert(self) -> str | Awaitable[str]: ...
+
+
+@runtime_checkable
+class HasNativeActions(Protocol):
+    """A play in which agents are to act by structured tool calls alone.
+
+    `native_action` returns the message whose calls do what an action written as text does, such as the expert's.
+    """
+
+    def native_action(self, text: str) -> Message: ...
 
 
 @runtime_checkable

@@ -41,7 +41,7 @@ class Jsonl:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         with writing(self.path):
-            _end_line(self.path)
+            _drop_partial_line(self.path)
             self._file = self.path.open("a")
 
     def write(self, step: int, stage: str, values: Mapping[str, float]) -> None:
@@ -55,7 +55,7 @@ class Jsonl:
         """Removes the first line at or after `step` (of `stage`, if given) and all that follow, for a resumed run."""
         with writing(self.path):
             self._file.close()
-            _cut(self.path, step, stage)
+            _truncate(self.path, step, stage)
             self._file = self.path.open("a")
 
     def close(self) -> None:
@@ -85,15 +85,15 @@ def last(path: str | Path) -> Line | None:
         return None
     try:
         with open_regular(path) as file:
-            size, taken = file.seek(0, os.SEEK_END), 1 << 16
+            size, tail = file.seek(0, os.SEEK_END), 1 << 16
             while True:
-                file.seek(max(size - taken, 0))
-                lines = file.read(taken).splitlines(keepends=True)
-                whole = lines if taken >= size else lines[1:]
+                file.seek(max(size - tail, 0))
+                lines = file.read(tail).splitlines(keepends=True)
+                whole = lines if tail >= size else lines[1:]
                 found = [line for raw in whole if (line := _parse(raw)) is not None]
-                if found or taken >= min(size, MAX_TAIL_BYTES):
+                if found or tail >= min(size, MAX_TAIL_BYTES):
                     return found[-1] if found else None
-                taken *= 8
+                tail *= 8
     except OSError as error:
         raise RecordError(f"{path} cannot be read ({error.strerror}): restore it from a copy, or remove it") from error
 
@@ -251,9 +251,9 @@ def _parse(raw: bytes) -> Line | None:
         return None
 
 
-def _cut(path: Path, step: int, stage: str | None) -> None:
+def _truncate(path: Path, step: int, stage: str | None) -> None:
     """Removes the first line at or after the step, and all that follow it."""
-    with _to_change(path) as file:
+    with _open_to_edit(path) as file:
         while raw := file.readline():
             line = _parse(raw)
             if line is not None and line.step >= step and stage in (None, line.stage):
@@ -262,11 +262,11 @@ def _cut(path: Path, step: int, stage: str | None) -> None:
                 break
 
 
-def _end_line(path: Path) -> None:
-    """Cuts off a half-written last line, so that the next one starts a new line."""
+def _drop_partial_line(path: Path) -> None:
+    """Removes a half-written last line, so that the next line starts on its own."""
     if not path.exists():
         return
-    with _to_change(path) as file:
+    with _open_to_edit(path) as file:
         end = file.seek(0, os.SEEK_END)
         while end:  # block by block from the end, as the file may be of any size
             begin = max(end - MAX_LINE_BYTES, 0)
@@ -279,7 +279,7 @@ def _end_line(path: Path) -> None:
         file.truncate(end)
 
 
-def _to_change(path: Path) -> BinaryIO:
+def _open_to_edit(path: Path) -> BinaryIO:
     return os.fdopen(descriptor(path, os.O_RDWR), "rb+")
 
 
