@@ -8,12 +8,14 @@ the name to None.
 from __future__ import annotations
 
 from sojourn.abilities.backends import (
+    BindsRenderer,
     Copies,
     ExportedModel,
     ExportsModels,
     Forgets,
     HasHiddenStates,
     HasMaxContext,
+    HasNote,
     HasPassColumns,
     HasSlowdowns,
     Identifies,
@@ -68,6 +70,7 @@ from sojourn.abilities.worlds import (
 __all__ = [
     "PLAY_ABILITIES",
     "VALID_FOR",
+    "BindsRenderer",
     "Checks",
     "Chooses",
     "Closes",
@@ -88,6 +91,7 @@ __all__ = [
     "HasMaxContext",
     "HasMinGroupSize",
     "HasNativeActions",
+    "HasNote",
     "HasPassColumns",
     "HasRisks",
     "HasSeats",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from sojourn.protocols import RendererConfig, Trainer
+from sojourn.protocols import Renderer, RendererConfig, Trainer
 from sojourn.types import Batch, FloatArray, IntArray
 
 
@@ -71,6 +71,22 @@ class HasSlowdowns(Protocol):
     nothing does. Commands print them before they open a model."""
 
     def slowdowns(self) -> Sequence[str]: ...
+
+
+@runtime_checkable
+class BindsRenderer(Protocol):
+    """A backend that binds a renderer's config to a model's tokenizer without opening the model; it gives None where
+    that is not on this machine yet."""
+
+    def bind_renderer(self, model: Any, renderer: Any) -> Renderer | None: ...
+
+
+@runtime_checkable
+class HasNote(Protocol):
+    """A renderer that says in a sentence which format it writes, and why; empty where there is nothing to say."""
+
+    @property
+    def note(self) -> str: ...
 
 
 @runtime_checkable

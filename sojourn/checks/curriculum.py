@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, overload, runtime_checkable
+from typing import Any, overload
 
 from sojourn.checks import played
 from sojourn.checks.promise import (
@@ -14,6 +14,7 @@ from sojourn.checks.promise import (
     NotOfferedError,
     Promise,
     judge_all,
+    member,
     require_config,
     require_methods,
 )
@@ -59,14 +60,6 @@ class Case:
         return self.config.bind(tasks, SEED)
 
 
-@runtime_checkable
-class NamesSplit(Protocol):
-    """The config of a curriculum that names the split of its tasks."""
-
-    @property
-    def split(self) -> str: ...
-
-
 def check_curriculum(component: Any) -> Report:
     """Returns the verdicts on the config of a curriculum, which is bound to made-up tasks."""
     return Report(type(component).__name__, judge_all(PROMISES, Case(component)))
@@ -78,7 +71,7 @@ def drawn(curriculum: Any, places: Sequence[tuple[int, int]] = SLOTS) -> dict[tu
 
 
 def _declares(case: Case) -> str:
-    split: Any = case.config.split if isinstance(case.config, NamesSplit) else None
+    split = member(case.config, "split")
     if not isinstance(split, str) or not split:
         raise BrokenError(f"split = {split!r}: expected 'train' or 'test'")
     require_methods(case.config, ["bind"], "a curriculum's config")

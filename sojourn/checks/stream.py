@@ -15,7 +15,7 @@ import numpy as np
 from sojourn.abilities import Learns, ReleasesResources, reads_critic, task_data
 from sojourn.batch.flatten import flatten
 from sojourn.checks import played
-from sojourn.checks.promise import BrokenError, NotOfferedError, Promise, judge_all_awaited, require_config
+from sojourn.checks.promise import BrokenError, NotOfferedError, Promise, judge_all_awaited, member, require_config
 from sojourn.checks.report import Report
 from sojourn.checks.synthetic import content
 from sojourn.models.spec import Critic, Model
