@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from sojourn.abilities import blobs_of
 from sojourn.arena.text_seat import TextReply, TextSeat
 from sojourn.errors import ConfigError
 from sojourn.models.endpoint import Endpoint
@@ -101,7 +102,7 @@ class RemoteSpeaker:
                 if message.answers in (call.id, call.name):
                     return {"role": "tool", "tool_call_id": call.id, "content": message.text}
         role = "user" if message.role is Role.TOOL else message.role.value
-        blobs: Mapping[str, bytes] = getattr(self.env, "blobs", {})
+        blobs = blobs_of(self.env)
         images = [_image(blobs[digest]) for digest in message.images if digest in blobs]
         return {"role": role, "content": [{"type": "text", "text": message.text}, *images] if images else message.text}
 

@@ -17,6 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from sojourn.abilities import blobs_of
 from sojourn.arena.checkpoints import LoadedModel, load_model
 from sojourn.arena.text_seat import TextSeat
 from sojourn.errors import ConfigError, RecordError, cause
@@ -101,7 +102,7 @@ class Rerun:
 
     def images(self) -> Mapping[str, bytes]:
         """Returns the images that the environment has shown, by digest."""
-        return self.blobs or getattr(self.env, "blobs", {})
+        return self.blobs or blobs_of(self.env)
 
 
 class Reruns:
@@ -226,7 +227,7 @@ class Reruns:
             seats, world = {rerun.resume_point.before.agent: seat}, rerun.record.episode.task.env
             rerun.finished = (await play(env, seats, limits, timeline, world))[0]
         finally:
-            rerun.blobs = dict(getattr(env, "blobs", {}))
+            rerun.blobs = dict(blobs_of(env))
             rerun.env, rerun.observed, rerun.seconds = None, None, time.monotonic() - began
             await call_env(env.close, limits, timeline)
 
