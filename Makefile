@@ -3,13 +3,14 @@
 # make lint   ruff, pyright
 # make pins   write the hashes of what the requirements files pin anew, after a version in them was changed
 # make docs   build the documentation's site into build/site, with its links checked
+# make reference   write the pages that are made of the code: configuration, command line, methods
 # make adapters   build other ecosystems' environments in .venvs/, and run the tests of the adapters against them
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 TORCH := torch==2.13.0
 
-.PHONY: demo test lint docs setup browser worlds adapters dry pins clean
+.PHONY: demo test lint docs reference setup browser worlds adapters dry pins clean
 
 demo: setup browser
 	$(BIN)/sojourn train recipes/miniwob/train.toml
@@ -27,6 +28,9 @@ dry: setup browser
 
 docs: .venvs/docs/ready
 	NO_MKDOCS_2_WARNING=1 .venvs/docs/bin/mkdocs build --strict
+
+reference: setup worlds
+	$(BIN)/python docs/reference.py
 
 .venvs/docs/ready: requirements-docs.txt
 	$(PYTHON) -m venv .venvs/docs
@@ -54,7 +58,7 @@ browser:
 			&& apt-get install -y -qq --no-install-recommends chromium; } \
 		|| { echo "Chromium is missing: install it (Debian: sudo apt-get install chromium) or set SOJOURN_CHROMIUM to its path, then run make again." >&2; exit 1; }
 
-# What worlds need beside it; tests of those whose programs are missing are skipped.
+# What worlds and tests need beside it; tests of those whose programs are missing are skipped.
 PROGRAMS := bubblewrap default-jre-headless xvfb openbox mousepad dbus-x11
 worlds: $(VENV)/worlds
 	@dpkg -s $(PROGRAMS) >/dev/null 2>&1 \
@@ -62,8 +66,8 @@ worlds: $(VENV)/worlds
 			&& apt-get install -y -qq --no-install-recommends $(PROGRAMS) >/dev/null; } \
 		|| echo "Some worlds need programs that are missing: sudo apt-get install $(PROGRAMS)" >&2
 
-$(VENV)/worlds: requirements-worlds.txt $(VENV)/ready
-	$(BIN)/pip install -q --no-deps --require-hashes -r requirements-worlds.txt
+$(VENV)/worlds: requirements-worlds.txt tests/render/requirements.txt $(VENV)/ready
+	$(BIN)/pip install -q --no-deps --require-hashes -r requirements-worlds.txt -r tests/render/requirements.txt
 	touch $@
 
 # Their packages clash with ours and with each other's. Minutes, and gigabytes: not part of `make test`.
@@ -84,7 +88,7 @@ adapters: setup browser worlds .venvs/mcp1/ready $(FOREIGN:%=.venvs/%/ready)
 	touch $@
 
 # Hashes of all files of each version, for every platform. Files with a .in pin what it needs in turn, too.
-PINNED := requirements.txt requirements-models.txt requirements-worlds.txt tests/equivalence/requirements.txt
+PINNED := requirements.txt requirements-models.txt requirements-worlds.txt tests/equivalence/requirements.txt tests/render/requirements.txt
 CLOSED := $(wildcard worlds/tests/adapters/requirements-*.in) requirements-docs.in
 PIN = .venvs/pins/bin/uv pip compile -q --generate-hashes --no-annotate --no-header --universal
 .venvs/pins/bin/uv:
