@@ -80,6 +80,7 @@ async def train_in(resolved: Resolved, folder: RunFolder, resume: bool, progress
     from sojourn.display import Display
     from sojourn.errors import RecordError, cause
     from sojourn.plot import curve
+    from sojourn.record.diagnosis import findings
     from sojourn.record.run_status import FAILURE
     from sojourn.train.run import run_recipe
 
@@ -100,6 +101,8 @@ async def train_in(resolved: Resolved, folder: RunFolder, resume: bool, progress
                 folder.write_json(FAILURE, {"cause": cause(error)})
                 _print_failed_episode(folder, console)
         raise
+    for finding in findings(folder.path)[:1]:
+        console.print(f"diagnosis: {finding}", style="yellow", soft_wrap=True, markup=False)
     curve([folder.path], folder.path / "curve.png")
     console.print(f"the curve is {folder.path / 'curve.png'}; all episodes are in {folder.path}", soft_wrap=True)
     console.print(f"to look at it: sojourn show {folder.path}", soft_wrap=True)
