@@ -1,6 +1,7 @@
 """Sojourn: train LLM agents end to end, by online reinforcement learning, in the environments they act in."""
 
 import importlib
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from sojourn.types import (
@@ -24,6 +25,7 @@ from sojourn.types import (
     Trajectory,
     Turn,
 )
+from sojourn.version import VERSION
 
 if TYPE_CHECKING:
     from sojourn.api import Policy as Policy
@@ -33,17 +35,26 @@ if TYPE_CHECKING:
     from sojourn.api import open as open
     from sojourn.api import train as train
 
-__version__ = "0.1.0"
+__version__ = VERSION
 _PYTHON = ("Policy", "Run", "evaluate", "load", "open")  # of `sojourn.api`, which is imported when one is used first
 
 
 def __getattr__(name: str) -> Any:
     if name in _PYTHON:
         return getattr(importlib.import_module("sojourn.api"), name)
-    if name == "train":
-        return importlib.import_module("sojourn.train")  # a package that can be called
     raise AttributeError(f"module 'sojourn' has no attribute '{name}'")
 
+
+class _Package(ModuleType):
+    """The package `sojourn.train`, which can be called: `sojourn.train(recipe)` is `sojourn.api.train(recipe)`."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        from sojourn import api
+
+        return api.train(*arguments, **options)
+
+
+importlib.import_module("sojourn.train").__class__ = _Package  # which has nothing in its `__init__`
 
 __all__ = [
     "Batch",
