@@ -51,7 +51,7 @@ class Run:
     recorded: set[str] = field(default_factory=set)  # ids of the stage's episodes that the store holds, if not live
     blobs: dict[str, bytes] = field(default_factory=dict)  # images, by digest, not yet written to the run folder
     failed: dict[str, Episode] = field(default_factory=dict[str, Episode])  # by id, those not yet recorded
-    _streams: dict[str, Any] = field(default_factory=dict)  # of the stage that began last, by what they provide
+    _streams: dict[str, Stream] = field(default_factory=dict)  # of the stage that began last, by what they provide
     _errors_before: int = 0  # failed episodes before the present step
     _now: tuple[str, int] = (BEFORE, 0)  # the stage and step under which a failure is recorded
     _source: Any = None
@@ -332,7 +332,7 @@ async def check_groups(recipe: Recipe) -> None:
             _check_task_data(recipe, stage.name, stream)
 
 
-def _check_task_data(recipe: Recipe, stage: str, stream: Any) -> None:
+def _check_task_data(recipe: Recipe, stage: str, stream: Stream) -> None:
     """Checks the first task of each environment; others are assumed to have the same keys."""
     for task in [world.tasks(recipe.curriculum.split)[0] for world in worlds_of(recipe.env)]:
         for key in sorted(task_data(stream) - set(task.data)):
