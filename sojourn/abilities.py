@@ -7,7 +7,7 @@ An environment, a seat, a sampler, a component may offer any of these. The funct
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
 from sojourn.protocols import Env, EnvFamily, PassOutput, Seat, SelectedTokens, StepContext, Trainer
 from sojourn.types import Batch, FloatArray, IntArray, Task
@@ -41,12 +41,29 @@ class HasExpert(Protocol):
     def expert(self) -> str | Awaitable[str]: ...
 
 
+def has_expert(env: Env) -> TypeGuard[HasExpert]:
+    """Returns whether a play has an expert. `isinstance` alone is True, from Python 3.12 on, also where `expert` is a
+    property that raises `AttributeError`, as it does on a page that has none."""
+    try:
+        return isinstance(env, HasExpert) and callable(env.expert)
+    except AttributeError:
+        return False
+
+
 @runtime_checkable
 class HasBlobs(Protocol):
     """A play whose messages show images: `blobs` has them by SHA-256 in hexadecimal, and a run keeps them."""
 
     @property
     def blobs(self) -> Mapping[str, bytes]: ...
+
+
+@runtime_checkable
+class RequiresPackages(Protocol):
+    """A component that uses packages which may be missing: `require_packages` raises `MissingExtraError` then, so that
+    a run is refused before it begins."""
+
+    def require_packages(self) -> None: ...
 
 
 @runtime_checkable

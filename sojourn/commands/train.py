@@ -76,7 +76,7 @@ def _run_folder(resolved: Resolved, resumed: Path | None, out: Path | None) -> R
 
 async def _train(resolved: Resolved, folder: RunFolder, resume: bool) -> None:
     from sojourn.display import Display
-    from sojourn.errors import RecordError, cause
+    from sojourn.errors import MissingExtraError, RecordError, cause
     from sojourn.plot import curve
     from sojourn.record.run_status import FAILURE
     from sojourn.train.run import run_recipe
@@ -98,8 +98,11 @@ async def _train(resolved: Resolved, folder: RunFolder, resume: bool) -> None:
                 folder.write_json(FAILURE, {"cause": cause(error)})
                 _print_failed_episode(folder, console)
         raise
-    curve([folder.path], folder.path / "curve.png")
-    console.print(f"the curve is {folder.path / 'curve.png'}; all episodes are in {folder.path}", soft_wrap=True)
+    try:
+        curve([folder.path], folder.path / "curve.png")
+        console.print(f"the curve is {folder.path / 'curve.png'}; all episodes are in {folder.path}", soft_wrap=True)
+    except MissingExtraError as error:  # the run is complete, and can be drawn later
+        console.print(f"note: {error}; all episodes are in {folder.path}", soft_wrap=True)
     console.print(f"to look at it: sojourn show {folder.path}", soft_wrap=True)
 
 
@@ -130,10 +133,14 @@ def _dry(resolved: Resolved) -> None:
 
 
 def check_buildable(recipe: Recipe) -> None:
-    """Refuses a model or weights that do not exist, and a split without tasks."""
+    """Refuses a model or weights that do not exist, a package that is missing, and a split without tasks."""
+    from sojourn.abilities import RequiresPackages
     from sojourn.tasks.listed import listed
     from sojourn.train.weights import found_weights
 
+    for sink in recipe.record.sinks:
+        if isinstance(sink, RequiresPackages):
+            sink.require_packages()
     found_weights(recipe)
     recipe.backend.check(recipe.model, recipe.critic)
     for split in dict.fromkeys((recipe.curriculum.split, recipe.evaluation.split)):

@@ -126,11 +126,16 @@ class TensorBoard:
         if Path(self.folder).is_absolute() or ".." in Path(self.folder).parts:
             raise ValueError(f"folder = {self.folder!r}: expected a folder inside the run folder, such as 'events'")
 
-    def bind(self, folder: Path, config: Mapping[str, Any]) -> Sink:
+    def require_packages(self) -> None:
         try:
-            from torch.utils.tensorboard import SummaryWriter
+            import torch.utils.tensorboard  # noqa: F401
         except ImportError as error:
             raise MissingExtraError(f"sink 'tensorboard' needs tensorboard and torch ({error}): {TRACKING}") from error
+
+    def bind(self, folder: Path, config: Mapping[str, Any]) -> Sink:
+        self.require_packages()
+        from torch.utils.tensorboard import SummaryWriter
+
         return _TensorBoard(SummaryWriter(str(folder / self.folder)))
 
 
@@ -141,11 +146,16 @@ class Wandb:
     project: Annotated[str, NONBLANK] = "sojourn"
     mode: Literal["auto", "online", "offline"] = "auto"
 
-    def bind(self, folder: Path, config: Mapping[str, Any]) -> Sink:
+    def require_packages(self) -> None:
         try:
-            import wandb
+            import wandb  # noqa: F401
         except ImportError as error:
             raise MissingExtraError(f"sink 'wandb' needs wandb, which is not installed: {TRACKING}") from error
+
+    def bind(self, folder: Path, config: Mapping[str, Any]) -> Sink:
+        self.require_packages()
+        import wandb
+
         mode = self.mode
         if mode == "auto":
             mode = "online" if wandb.login(prompt=False, verify=False) else "offline"
@@ -169,11 +179,16 @@ class Trackio:
     project: Annotated[str, NONBLANK] = "sojourn"
     space: str = ""
 
-    def bind(self, folder: Path, config: Mapping[str, Any]) -> Sink:
+    def require_packages(self) -> None:
         try:
-            import trackio
+            import trackio  # noqa: F401
         except ImportError as error:
             raise MissingExtraError(f"sink 'trackio' needs trackio, which is not installed: {TRACKING}") from error
+
+    def bind(self, folder: Path, config: Mapping[str, Any]) -> Sink:
+        self.require_packages()
+        import trackio
+
         opened = trackio.init(
             project=self.project,
             name=folder.name,
