@@ -3,13 +3,14 @@
 # make lint   ruff, pyright
 # make pins   write the hashes of what the requirements files pin anew, after a version in them was changed
 # make docs   build the documentation's site into build/site, with its links checked
+# make reference   write the pages that are made of the code: configuration, command line, methods
 # make adapters   build other ecosystems' environments in .venvs/, and run the tests of the adapters against them
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 TORCH := torch==2.13.0
 
-.PHONY: demo test lint docs setup browser worlds adapters dry pins clean
+.PHONY: demo test lint docs reference setup browser worlds adapters dry pins clean
 
 demo: setup browser
 	$(BIN)/sojourn train recipes/miniwob/train.toml
@@ -27,6 +28,9 @@ dry: setup browser
 
 docs: .venvs/docs/ready
 	NO_MKDOCS_2_WARNING=1 .venvs/docs/bin/mkdocs build --strict
+
+reference: setup worlds
+	$(BIN)/python docs/reference.py
 
 .venvs/docs/ready: requirements-docs.txt
 	$(PYTHON) -m venv .venvs/docs

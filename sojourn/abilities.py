@@ -7,10 +7,20 @@ An environment, a seat, a sampler, a component may offer any of these. The funct
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
-from sojourn.protocols import Env, EnvFamily, PassOutput, Seat, SelectedTokens, StepContext, Trainer
-from sojourn.types import Batch, FloatArray, IntArray, Task
+from sojourn.protocols import (
+    Env,
+    EnvFamily,
+    PassOutput,
+    RendererConfig,
+    Seat,
+    SelectedTokens,
+    StepContext,
+    Trainer,
+)
+from sojourn.types import Batch, FloatArray, IntArray, Message, Task
 
 if TYPE_CHECKING:
     import torch
@@ -48,6 +58,16 @@ def has_expert(env: Env) -> TypeGuard[HasExpert]:
         return isinstance(env, HasExpert) and callable(env.expert)
     except AttributeError:
         return False
+
+
+@runtime_checkable
+class HasNativeActions(Protocol):
+    """A play in which agents are to act by structured tool calls alone.
+
+    `native_action` returns the message whose calls do what an action written as text does, such as the expert's.
+    """
+
+    def native_action(self, text: str) -> Message: ...
 
 
 @runtime_checkable
@@ -394,3 +414,29 @@ class HasPassColumns(Protocol):
 
     @property
     def pass_columns(self) -> frozenset[str]: ...
+
+
+class ExportedModel(NamedTuple):
+    """What a backend says of a model that it wrote: the base, its licence (an SPDX identifier, or "unknown"), the
+    architecture, the number of parameters. `use` is a program of a few lines that loads it in the current folder."""
+
+    base: str
+    licence: str
+    architecture: str
+    parameters: int
+    use: str
+
+
+@runtime_checkable
+class ExportsModels(Protocol):
+    """A backend that writes the policy in formats of other programs.
+
+    `model_formats` gives a sentence for each format. `export_model` writes the model with these weights of a checkpoint
+    (None: those that a run begins with) into an empty folder; `dtype` is "fp32" or "bf16".
+    """
+
+    @property
+    def model_formats(self) -> Mapping[str, str]: ...
+    def export_model(
+        self, model: Any, renderer: RendererConfig, seed: int, weights: Path | None, format: str, dtype: str, out: Path
+    ) -> ExportedModel: ...

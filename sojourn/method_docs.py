@@ -109,13 +109,14 @@ def _page() -> Iterator[str]:
             cells = (
                 f"`{method.name}`",
                 method.summary,
-                _with_links(method.origin).replace("unverified:", "*unverified*:"),
+                with_links(method.origin).replace("unverified:", "*unverified*:"),
             )
             cells += (", ".join(method.needs), method.goes_with)
             yield "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
-def _with_links(source: str) -> str:
+def with_links(source: str) -> str:
+    """Returns a text in Markdown whose arXiv numbers are links."""
     return ARXIV.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", source)
 
 

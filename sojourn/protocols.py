@@ -369,7 +369,7 @@ class Opened(NamedTuple):
 
 class Backend(Protocol):
     """The config of a backend, which trains and samples. Optional: `Identifies`, `HasMaxContext`, `HasPassColumns`,
-    `HasSlowdowns`.
+    `HasSlowdowns`, `ExportsModels`.
 
     `check` raises `ModelError` where a model cannot be found or the device is not there, without loading anything.
     """

@@ -27,7 +27,7 @@ from sojourn.rollout.limits import Limits, call_env
 from sojourn.rollout.play import play
 from sojourn.rollout.world import open_world
 from sojourn.timeline import Timeline
-from sojourn.types import Ending, Episode, Message, Observation, Stop, Trajectory, Turn
+from sojourn.types import Ending, Episode, Message, Observation, Role, Stop, Trajectory, Turn
 
 
 class Verdict(StrEnum):
@@ -226,10 +226,13 @@ class RecordedSeat:
         recorded = list(turn.observed)
         if self.refusal is not None:
             self._compare_refusal(recorded[:1])
-            if len(recorded) == 1:
+            message = self.replayed[-1].message
+            answered = message is not None and bool(recorded) and recorded[0].role is Role.TOOL
+            reasons = len(message.calls) if message is not None and answered else 1  # an answer to each of its calls
+            if len(recorded) <= reasons:
                 return
             now = list(observation.messages)
-            recorded = recorded[1:]
+            recorded = recorded[reasons:]
         else:
             now = [*(observation.system if turn.parent < 0 else ()), *observation.messages]
         for was, new in zip(recorded, now, strict=False):

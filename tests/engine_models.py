@@ -10,10 +10,14 @@ import torch
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    PhiConfig,
+    PhiForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
@@ -36,22 +40,36 @@ SIZES = {
 }
 
 
-def build(family: str, seed: int = 0) -> Any:
+def build(family: str, seed: int = 0, vocabulary: int = VOCABULARY) -> Any:
     torch.manual_seed(seed)
+    sizes = {**SIZES, "vocab_size": vocabulary}
     if family == "llama":
-        model = LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True))
+        model = LlamaForCausalLM(LlamaConfig(**sizes, tie_word_embeddings=True))
     elif family == "qwen2":
-        model = Qwen2ForCausalLM(Qwen2Config(**SIZES))
+        model = Qwen2ForCausalLM(Qwen2Config(**sizes))
     elif family == "qwen3":  # two layers of which one has a window, heads wider than their share
         layers = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "max_window_layers": 0}
         window = {"use_sliding_window": True, "sliding_window": 8}
-        model = Qwen3ForCausalLM(Qwen3Config(**SIZES, **layers, **window, head_dim=16))
+        model = Qwen3ForCausalLM(Qwen3Config(**sizes, **layers, **window, head_dim=16))
     elif family == "mistral":
-        model = MistralForCausalLM(MistralConfig(**SIZES, sliding_window=20, head_dim=12))
+        model = MistralForCausalLM(MistralConfig(**sizes, sliding_window=20, head_dim=12))
+    elif family == "gpt2":
+        shape = {
+            "n_embd": 48,
+            "n_layer": 3,
+            "n_head": 4,
+            "n_positions": 256,
+            "initializer_range": 0.2,
+            "bos_token_id": 0,
+            "eos_token_id": STOP,
+        }
+        model = GPT2LMHeadModel(GPT2Config(vocab_size=vocabulary, **shape))
+    elif family == "phi":
+        model = PhiForCausalLM(PhiConfig(**{**sizes, "num_key_value_heads": 4}))
     else:
         layers = ["sliding_attention", "full_attention", "sliding_attention"]
         shape = {"head_dim": 12, "query_pre_attn_scalar": 12, "sliding_window": 8, "layer_types": layers}
-        model = Gemma3ForCausalLM(Gemma3TextConfig(**SIZES, **shape, final_logit_softcapping=5.0))
+        model = Gemma3ForCausalLM(Gemma3TextConfig(**sizes, **shape, final_logit_softcapping=5.0))
     with torch.no_grad():  # none of these begins at 0 or 1
         for name, parameter in model.named_parameters():
             if name.endswith("bias") or "_norm" in name or "layernorm" in name:

@@ -110,7 +110,7 @@ def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
 @pytest.mark.parametrize(
     ("world", "told"),
     [
-        ("Broken", "a play of the world cannot be made: RuntimeError: no such server"),
+        ("Broken", "an environment of the world cannot be made: RuntimeError: no such server"),
         ("NeverCloses", "did not answer within 0.5 s"),
         ("NoExpert", "has no expert()"),
         ("Sound sampling.temperature=0", "stage 'rl' needs the logprobs of the distribution"),

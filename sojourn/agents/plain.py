@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from sojourn.agents.choices import tokens_of
+from sojourn.agents.refusal import reasons
 from sojourn.config.fields import Range
 from sojourn.errors import ActionError, BudgetError
 from sojourn.protocols import AgentContext
@@ -20,7 +21,6 @@ from sojourn.types import (
     Role,
     Sample,
     SamplingParams,
-    Stop,
     Tool,
     Trajectory,
     Turn,
@@ -117,12 +117,9 @@ class PlainSeat:
 
     def refuse(self, error: ActionError, observation: Observation) -> Observation:
         """Returns the observation after a refused action: the reason, and again what has left the context."""
-        sample = self.turns[-1].sample
-        cut = f" (cut off after {len(sample.tokens)} tokens)" if sample.stop is Stop.LENGTH else ""
-        reason = Message(Role.USER, f"{error}{cut}")
         kept = [message for exchange in self._past_in_context() for message in exchange.messages]
         again = [message for message in observation.messages if message not in kept]
-        return replace(observation, system=(), messages=(reason, *again))
+        return replace(observation, system=(), messages=(*reasons(error, self.turns[-1]), *again))
 
     def fork(self) -> PlainSeat:
         return replace(self, past=list(self.past), turns=list(self.turns))

@@ -8,8 +8,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from sojourn.agents.refusal import reasons
 from sojourn.errors import ActionError
-from sojourn.types import Ending, Message, Observation, Role, Sample, Stop, Tool, Trajectory, Turn, Versions
+from sojourn.types import Ending, Message, Observation, Sample, Stop, Tool, Trajectory, Turn, Versions
 
 NO_SAMPLE = Sample(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32), Versions(-1, -1), Stop.END)
 
@@ -73,7 +74,7 @@ class TextSeat:
         self.turns[-1] = replace(last, reward=last.reward + reward, info={**last.info, **info})
 
     def refuse(self, error: ActionError, observation: Observation) -> Observation:
-        return replace(observation, system=(), messages=(Message(Role.USER, str(error)),))
+        return replace(observation, system=(), messages=reasons(error, self.turns[-1]))
 
     def finish(self, ending: Ending) -> Trajectory:
         pending = self.pending_reward, self.pending_info  # of a seat that never acted, else nothing

@@ -1,4 +1,4 @@
-"""Makes one packed batch of a step's groups and credit."""
+"""Packs the groups of a step and their credit into one batch."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def to_batch(
     """
     batch, places = flatten(groups)
     advantages = gather([[c.tokens for c in of_group] for of_group in credit], places, len(batch))
-    if not len(batch) or any(c.targets is not None for of_group in credit for c in of_group):  # empty: the column, too
-        missing = float("nan")  # the target of every token of a trajectory that has none
+    if not len(batch) or any(c.targets is not None for of_group in credit for c in of_group):  # also in an empty batch
+        missing = float("nan")  # the target of every token of a trajectory without targets
         targets = [[c.targets or tuple(a * missing for a in c.tokens) for c in of_group] for of_group in credit]
         streams = {**streams, "targets": targets}
     weights = weigh(groups, aggregate)
@@ -40,8 +40,8 @@ def to_batch(
         streams={name: gather(values, places, len(batch)) for name, values in streams.items()},
     )
     columns = [loss.columns(batch) for loss in losses if isinstance(loss, HasColumns)]
-    extra = {name: values for some in columns for name, values in some.items()}
-    return replace(batch, streams={**batch.streams, **extra})
+    added = {name: values for of_loss in columns for name, values in of_loss.items()}
+    return replace(batch, streams={**batch.streams, **added})
 
 
 async def choose(part: Batch, losses: Sequence[Loss], trainer: Trainer) -> Batch:

@@ -12,7 +12,7 @@ from sojourn.types import Batch, FloatArray, Group, IntArray, Trajectory
 
 
 class _Part(NamedTuple):
-    """Consecutive tokens with their log-probabilities, and what is the same for all of them."""
+    """Consecutive tokens with their log-probabilities, and the values that all of them share."""
 
     tokens: IntArray
     logprobs: FloatArray
@@ -41,8 +41,8 @@ def paths(trajectory: Trajectory) -> list[list[int]]:
 
 
 def flatten(groups: Sequence[Group]) -> tuple[Batch, list[Place]]:
-    """Makes one sequence of each root-to-leaf path. A turn that several paths share is trained in the first of them
-    only.
+    """Returns a batch with one sequence for each root-to-leaf path, and the place of each turn in it. A turn that
+    several paths share is trained in the first of them only.
 
     The tokens are those that were sampled, never re-encoded. Every token to be trained has weight 1, so that
     `Trainer.forward` scores it; `to_batch` replaces the weights, and the advantages, which are 0 here.
@@ -99,9 +99,9 @@ class _Packer:
 
     def batch(self) -> Batch:
         counts = [len(part.tokens) for part in self.parts]
-        each = zip(*self.parts, strict=True) if self.parts else [()] * len(DTYPES)
+        fields = zip(*self.parts, strict=True) if self.parts else [()] * len(DTYPES)
         columns = {}
-        for (name, dtype), values in zip(DTYPES.items(), each, strict=True):
+        for (name, dtype), values in zip(DTYPES.items(), fields, strict=True):
             if name in ("tokens", "logprobs"):
                 columns[name] = np.concatenate([np.zeros(0, dtype), *values]).astype(dtype, copy=False)
             else:
@@ -112,7 +112,7 @@ class _Packer:
 
 
 def gather(values: Sequence[Sequence[Sequence[FloatArray]]], places: Sequence[Place], length: int) -> FloatArray:
-    """Lays values of sampled tokens, given by group, trajectory and turn, out along the batch: (N,), 0 elsewhere."""
+    """Returns values of sampled tokens, given by group, trajectory and turn, along the batch: (N,), 0 elsewhere."""
     out = np.zeros(length, dtype=np.float32)
     for place in places:
         out[place.start : place.stop] = values[place.group][place.trajectory][place.turn]
@@ -120,7 +120,7 @@ def gather(values: Sequence[Sequence[Sequence[FloatArray]]], places: Sequence[Pl
 
 
 def scatter(groups: Sequence[Group], values: FloatArray, places: Sequence[Place]) -> list[list[tuple[FloatArray, ...]]]:
-    """Inverts `gather`: returns values along the batch by group, trajectory and turn."""
+    """Inverts `gather`: returns the values of sampled tokens by group, trajectory and turn."""
     parts = {(p.group, p.trajectory, p.turn): values[p.start : p.stop] for p in places}
     return [
         [tuple(parts[g, t, n] for n in range(len(trajectory.turns))) for t, trajectory in enumerate(group.trajectories)]

@@ -60,56 +60,56 @@ def _shared(batch: Batch, one: int, other: int) -> int:
     return int(differs[0]) if len(differs) else length
 
 
-class Sequenced(NamedTuple):
-    """A sequence of the sorted batch: its number, its length, and how many first tokens the one before has, too."""
+class SortedSequence(NamedTuple):
+    """A sequence of the sorted batch; `shared` is the length of the prefix that the sequence before it has, too."""
 
     sequence: int
     length: int
     shared: int
 
 
-def in_order(batch: Batch) -> list[Sequenced]:
-    """Returns the sequences of a batch in `order`."""
-    sequences: list[Sequenced] = []
+def sorted_sequences(batch: Batch) -> list[SortedSequence]:
+    """Returns the sequences of a batch, sorted as `order` says."""
+    sequences: list[SortedSequence] = []
     for s in order(batch):
         shared = _shared(batch, sequences[-1].sequence, s) if sequences else 0
-        sequences.append(Sequenced(s, int(batch.offsets[s + 1] - batch.offsets[s]), shared))
+        sequences.append(SortedSequence(s, int(batch.offsets[s + 1] - batch.offsets[s]), shared))
     return sequences
 
 
-def micro_batches(sequences: Sequence[Sequenced], budget: float) -> Iterator[list[Sequenced]]:
+def micro_batches(sequences: Sequence[SortedSequence], budget: float) -> Iterator[list[SortedSequence]]:
     """Divides the sequences into micro-batches of at most `budget` nodes, or of one sequence.
 
-    Tokens that two micro-batches share are computed in both. So a full one is cut, within its second half, where
-    neighbours share the fewest: between groups or episodes rather than between two turns of one episode.
+    Tokens that two micro-batches share are computed in both. So a full micro-batch is cut where, within its second
+    half, neighbours share the shortest prefix: between groups or episodes rather than between turns of one episode.
     """
-    held: list[Sequenced] = []
+    pending: list[SortedSequence] = []
     nodes = 0
     for sequence in sequences:
-        nodes += sequence.length - (sequence.shared if held else 0)
-        held.append(sequence)
-        while len(held) > 1 and nodes > budget:
-            cut = _cut(held, budget)
-            yield held[:cut]
-            held = held[cut:]
-            nodes = node_counts(held)[-1]
-    if held:
-        yield held
+        nodes += sequence.length - (sequence.shared if pending else 0)
+        pending.append(sequence)
+        while len(pending) > 1 and nodes > budget:
+            cut = _cut(pending, budget)
+            yield pending[:cut]
+            pending = pending[cut:]
+            nodes = node_counts(pending)[-1]
+    if pending:
+        yield pending
 
 
-def node_counts(sequences: Sequence[Sequenced]) -> list[int]:
-    """Returns, for each k, how many nodes a micro-batch of the first k sequences has."""
+def node_counts(sequences: Sequence[SortedSequence]) -> list[int]:
+    """Returns, for each k from 1 on, the number of nodes of a micro-batch of the first k sequences."""
     return list(accumulate([sequences[0].length, *(s.length - s.shared for s in sequences[1:])]))
 
 
-def _cut(held: Sequence[Sequenced], budget: float) -> int:
-    """Returns how many of the sequences to put into the next micro-batch; with the last one they exceed `budget`."""
-    able = [count for count, size in enumerate(node_counts(held)[:-1], 1) if 2 * size > budget] or [len(held) - 1]
-    return min(reversed(able), key=lambda count: held[count].shared)
+def _cut(pending: Sequence[SortedSequence], budget: float) -> int:
+    """Returns how many of the sequences, which together exceed `budget`, to put into the next micro-batch."""
+    counts = [count for count, nodes in enumerate(node_counts(pending)[:-1], 1) if 2 * nodes > budget]
+    return min(reversed(counts or [len(pending) - 1]), key=lambda count: pending[count].shared)
 
 
 def merge(batch: Batch) -> Tree:
-    """Returns the tree of a batch: equal prefixes of its sequences are merged."""
+    """Returns the tree of a batch, in which equal prefixes of its sequences are merged."""
     node = np.zeros(len(batch), dtype=np.int64)
     segments: list[Segment] = []
     columns: list[tuple[IntArray, IntArray]] = []
@@ -118,12 +118,12 @@ def merge(batch: Batch) -> Tree:
         start, stop = int(batch.offsets[s]), int(batch.offsets[s + 1])
         shared = _shared(batch, last, s) if last is not None else 0
         before = node[batch.offsets[last] :][:shared] if last is not None else node[:0]
-        fresh = np.arange(count, count + stop - start - shared)
-        node[start:stop] = np.concatenate([before, fresh])
-        if len(fresh):
-            segments.append(Segment(count, count + len(fresh), _spans(before)))
+        new = np.arange(count, count + stop - start - shared)
+        node[start:stop] = np.concatenate([before, new])
+        if len(new):
+            segments.append(Segment(count, count + len(new), _spans(before)))
             columns.append((batch.tokens[start + shared : stop], np.arange(shared, stop - start)))
-        count, last = count + len(fresh), s
+        count, last = count + len(new), s
     tokens, positions = (np.concatenate(column) for column in zip(*columns, strict=True))
     return Tree(tokens, positions, node, tuple(segments))
 

@@ -35,25 +35,25 @@ def weigh(groups: Sequence[Group], aggregate: Aggregate) -> list[list[tuple[Floa
     tokens = sum(len(turn.sample.tokens) for t in trajectories for turn in t.turns)
     turns = sum(len(t.turns) for t in trajectories)
     seats = [_seats(number, group) for number, group in enumerate(groups)]
-    taken = Counter(seat for some in seats for seat in some)  # how many trajectories each seat of an episode has
+    trajectory_counts = Counter(seat for of_group in seats for seat in of_group)  # of each seat of each episode
 
-    def of(trajectory: Trajectory, seat: Hashable) -> tuple[FloatArray, ...]:
+    def weights_of(trajectory: Trajectory, seat: Hashable) -> tuple[FloatArray, ...]:
         lengths = [len(turn.sample.tokens) for turn in trajectory.turns]
-        each = {
+        turn_weights = {
             "token": [1 / max(tokens, 1)] * len(lengths),
             "sequence": [1 / max(sum(lengths) * len(trajectories), 1)] * len(lengths),
             "turn": [1 / max(length * turns, 1) for length in lengths],
             "constant": [1 / (aggregate.length * max(len(trajectories), 1))] * len(lengths),
-            "seat": [1 / max(sum(lengths) * taken[seat] * len(taken), 1)] * len(lengths),
+            "seat": [1 / max(sum(lengths) * trajectory_counts[seat] * len(trajectory_counts), 1)] * len(lengths),
         }[aggregate.by]
-        return tuple(np.full(length, one, dtype=np.float32) for length, one in zip(lengths, each, strict=True))
+        return tuple(np.full(n, weight, np.float32) for n, weight in zip(lengths, turn_weights, strict=True))
 
     return [
-        [of(*one) for one in zip(group.trajectories, some, strict=True)]
-        for group, some in zip(groups, seats, strict=True)
+        [weights_of(*pair) for pair in zip(group.trajectories, of_group, strict=True)]
+        for group, of_group in zip(groups, seats, strict=True)
     ]
 
 
 def _seats(number: int, group: Group) -> list[Hashable]:
-    """Returns the seat of each trajectory of the group of this number, told apart from those of other episodes."""
+    """Returns the seat of each trajectory of a group; seats of different groups or episodes are different."""
     return [(number, owner, t.agent) for owner, t in zip(group.owners, group.trajectories, strict=True)]

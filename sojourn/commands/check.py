@@ -16,6 +16,18 @@ if TYPE_CHECKING:
     from sojourn.checks.report import Report
 
 
+SUITES = {
+    "env": "sojourn.checks.env:check_env",
+    "agent": "sojourn.checks.agent:check_agent",
+    "reward": "sojourn.checks.reward:check_reward",
+    "filter": "sojourn.checks.filter:check_filter",
+    "curriculum": "sojourn.checks.curriculum:check_curriculum",
+    "estimator": "sojourn.checks.estimator:check_estimator",
+    "loss": "sojourn.checks.loss:check_loss",
+    "backend": "sojourn.checks.backend:check_backend",
+}
+
+
 def check(
     name: Annotated[
         str,
@@ -24,10 +36,7 @@ def check(
     overrides: Overrides = None,
     kind: Annotated[
         str,
-        typer.Option(
-            help="The kind of the component: env, reward, filter, curriculum, estimator, loss or backend. (default: "
-            "the kind of the name)"
-        ),
+        typer.Option(help=f"The kind of the component: {', '.join(SUITES)}. (default: the kind of the name)"),
     ] = "",
     episodes: Annotated[
         int | None,
@@ -48,17 +57,6 @@ def check(
     report.print(CleanConsole())
     if not report.passed:
         raise typer.Exit(1)
-
-
-SUITES = {
-    "env": "sojourn.checks.env:check_env",
-    "reward": "sojourn.checks.reward:check_reward",
-    "filter": "sojourn.checks.filter:check_filter",
-    "curriculum": "sojourn.checks.curriculum:check_curriculum",
-    "estimator": "sojourn.checks.estimator:check_estimator",
-    "loss": "sojourn.checks.loss:check_loss",
-    "backend": "sojourn.checks.backend:check_backend",
-}
 
 
 def _kind_of(name: str) -> str:
@@ -84,6 +82,8 @@ def _kind_of_class(cls: Any) -> str:
     does, it is a world."""
     if hasattr(cls, "needs") and callable(cls):
         return "loss" if "batch" in _takes(cls.__call__) else "estimator"
+    if hasattr(cls, "seat"):
+        return "agent"
     if hasattr(cls, "bind") and {"tasks", "seed"} <= _takes(cls.bind):
         return "curriculum"
     if "group" in _takes(cls.__call__):

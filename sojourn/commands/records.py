@@ -1,15 +1,15 @@
-"""`sojourn export` and `sojourn replay`: recorded episodes in other formats, and their actions played again."""
+"""`sojourn export` and `sojourn replay`: a model or recorded episodes in other formats, and actions played again."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from sojourn import event_loop
+from sojourn import event_loop, threads
 from sojourn.errors import ConfigError
 from sojourn.terminal.clean import one_line
 
@@ -28,27 +28,72 @@ Where = Annotated[str, typer.Option(help="Take the episodes that match a query, 
 
 
 def export(
-    run: Run,
+    run: Annotated[
+        Path, typer.Argument(help="A run folder; for models also runs/x@120 or runs/x@warmup, which name a checkpoint.")
+    ],
     episodes: Episodes = None,
-    format: Annotated[str, typer.Option(help="The format: prov, adp, chat or parquet.")] = "chat",
-    out: Annotated[Path | None, typer.Option(help="The file to write, which must not exist.")] = None,
+    format: Annotated[
+        str, typer.Option(help="Of episodes: prov, adp, chat or parquet. Of the model: hf, merged or lora.")
+    ] = "chat",
+    out: Annotated[
+        Path | None, typer.Option(help="The file (of a model: the folder) to write, which must not exist.")
+    ] = None,
     where: Where = "",
     tokens: Annotated[
         bool, typer.Option("--tokens", help="With chat: include all tokens, for exact training.")
     ] = False,
+    dtype: Annotated[str, typer.Option(help="Of a model: its numbers are written as fp32 or bf16.")] = "",
 ) -> None:
-    """Export episodes as W3C PROV, Agent Data Protocol, chat messages or Parquet."""
-    from sojourn.record.export import export as write
-    from sojourn.record.export import format_of
+    """Export the model for transformers or peft; or episodes as W3C PROV, Agent Data Protocol, chat messages or
+    Parquet."""
+    from sojourn import model_export
 
+    if format in model_export.FORMATS:
+        if episodes or where or tokens:
+            raise ConfigError(
+                f"--format {format} exports the model, not episodes: leave episodes, --where, --tokens out"
+            )
+        _export_model(run, format, out, dtype)
+    elif dtype:
+        raise ConfigError(f"--dtype is of models ({', '.join(model_export.FORMATS)}), not of the format {format}")
+    else:
+        _export_episodes(run, format, out, _Chosen(episodes, where, tokens))
+
+
+def _export_model(run: Path, format: str, out: Path | None, dtype: str) -> None:
+    from sojourn import model_export
+
+    if out is None:
+        raise ConfigError("--out is missing: name the folder to write, such as --out my-model")
+    threads.prepare()
+    name = model_export.export_model(run, out, format, dtype or "fp32")
+    print(f"written: {out}, the weights '{name}' as {format}, with a model card: {out / 'README.md'}")
+
+
+class _Chosen(NamedTuple):
+    """Which episodes a command line names."""
+
+    episodes: list[str] | None
+    where: str
+    tokens: bool
+
+
+def _export_episodes(run: Path, format: str, out: Path | None, chosen: _Chosen) -> None:
+    from sojourn import model_export
+    from sojourn.config.lookup import nearest
+    from sojourn.record.export import FORMATS, format_of
+    from sojourn.record.export import export as write
+
+    if format not in FORMATS:
+        raise ConfigError(f"unknown format '{format}': {nearest(format, (*FORMATS, *model_export.FORMATS))}")
     suffix = format_of(format).SUFFIX
     if out is None:
         raise ConfigError(f"--out is missing: name the file to write, such as --out episodes{suffix}")
-    if tokens and format != "chat":
+    if chosen.tokens and format != "chat":
         raise ConfigError(
             f"--tokens needs --format chat: {format} {'has digests only' if format == 'prov' else 'always has tokens'}"
         )
-    written = write(run, out, format, _choice(run, episodes, where, tokens))
+    written = write(run, out, format, _choice(run, *chosen))
     records = _counted(written.records, written.unit)
     print(f"written: {out}, {_counted(written.episodes, 'episode')} as {records} of the format {format}")
     for sentence in written.left_out[:MAX_LEFT_OUT]:

@@ -1,4 +1,4 @@
-"""The components that come with Sojourn: one line for each, by kind and name. Importing this table imports none of
+"""Lists the components that come with Sojourn by kind and name, a line for each. Importing this table imports none of
 them.
 
 Other distributions register theirs as entry points: see `sojourn.config.plugins`.

@@ -30,8 +30,8 @@ class Range(NamedTuple):
 
     def expected(self, hint: Any) -> str:
         """Returns the bounds in words, such as "a number above 0 and at most 1"."""
-        words = {"at least": self.min, "above": self.above, "at most": self.max, "below": self.below}
-        bounds = " and ".join(f"{word} {bound}" for word, bound in words.items() if math.isfinite(bound))
+        limits = {"at least": self.min, "above": self.above, "at most": self.max, "below": self.below}
+        bounds = " and ".join(f"{words} {limit}" for words, limit in limits.items() if math.isfinite(limit))
         return f"{type_in_words(hint)} {'of ' if bounds.startswith('at') else ''}{bounds}"
 
 

@@ -22,9 +22,9 @@ from sojourn.secrets import MASK, looks_secret, masked_table, masked_value
 
 PARENT = "extends"  # the key that names the file, or the run folder, which a file is laid over
 OVERRIDE = "command line"  # the origin of the values that were given there
-COMMAND_LINE = math.inf  # the age of its values: newer than any file
+COMMAND_LINE = math.inf  # the precedence of its values: above that of any file
 VERSIONS = "versions.json"  # a config.toml with this file beside it was recorded by a run
-MAX_DEPTH = 50  # tables and arrays in each other; deeper ones would exhaust the stack
+MAX_DEPTH = 50  # nested tables and arrays; deeper ones would exhaust the stack
 MAX_CHARACTERS = 1 << 20  # characters of a config
 MAX_VALUES = 20_000  # of a config; each item of an array counts
 
@@ -40,7 +40,7 @@ class Tables:
     data: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
     _files: list[str] = field(default_factory=list)  # those that were merged, oldest first
-    _given: set[str] = field(default_factory=set)  # the leaves that overrides gave; a stage is named by its number
+    _overridden: set[str] = field(default_factory=set)  # leaves that overrides gave; a stage is named by its number
 
     def merge(self, other: Mapping[str, Any], origin: str) -> None:
         """Lays another config over this one, leaf by leaf; a table with another `name` replaces its predecessor."""
@@ -69,56 +69,56 @@ class Tables:
     def override(self, text: str) -> None:
         """Applies `a.b.c=value`; the value is read as TOML, else as plain text. `stages.<name>.` finds a stage."""
         path, raw = _split(text)
-        here, keys = self._find(path)
-        value, place = _parsed_value(raw, path), ".".join(map(str, keys))
+        container, keys = self._find(path)
+        value, resolved_path = _parsed_value(raw, path), ".".join(map(str, keys))
         for leaf, item in leaves(value, path):
             refuse_secret(leaf, item)
-        self._refuse_repeated(path, place, value)
-        here[keys[-1]] = value
-        for stale in [p for p in self.origins if p == place or p.startswith(f"{place}.")]:
+        self._refuse_repeated(path, resolved_path, value)
+        container[keys[-1]] = value
+        for stale in [p for p in self.origins if p == resolved_path or p.startswith(f"{resolved_path}.")]:
             del self.origins[stale]
-        self.origins |= {leaf: OVERRIDE for leaf, _ in leaves(value, place)}
+        self.origins |= {leaf: OVERRIDE for leaf, _ in leaves(value, resolved_path)}
 
     def origin(self, path: str) -> str:
         """Returns where the newest value at the path, or below it, came from; empty where it is a default."""
         origins = {origin for leaf, origin in self.origins.items() if leaf == path or leaf.startswith(f"{path}.")}
-        return max(origins, key=self._age, default="")
+        return max(origins, key=self._precedence, default="")
 
-    def age(self, path: str) -> float:
-        """Returns the number of the file that gave the newest value at the path; `COMMAND_LINE` where an override gave
-        it, -1 where nothing did."""
-        return self._age(self.origin(path))
+    def precedence(self, path: str) -> float:
+        """Returns the number of the file that gave the value at the path, counted from the oldest; `COMMAND_LINE` where
+        an override gave it, -1 where nothing did."""
+        return self._precedence(self.origin(path))
 
-    def _age(self, origin: str) -> float:
+    def _precedence(self, origin: str) -> float:
         return COMMAND_LINE if origin == OVERRIDE else self._files.index(origin) if origin in self._files else -1
 
-    def _find(self, path: str) -> _Spot:
-        """Follows a dotted path, and makes the tables on the way that are not there."""
-        keys, place = path.split("."), []
+    def _find(self, path: str) -> _Location:
+        """Follows a dotted path, and makes the tables on the way that are missing."""
+        keys, location = path.split("."), []
         here: Any = self.data
         for depth, key in enumerate(keys):
             if depth:
-                here = here[place[-1]] if isinstance(here, list) else here.setdefault(place[-1], {})
+                here = here[location[-1]] if isinstance(here, list) else here.setdefault(location[-1], {})
             if not isinstance(here, (dict, list)):
                 where = ".".join(keys[:depth])
                 raise ConfigError(
                     f"override '{where}': it is the value {shown(masked_value(where, here))}, not a table"
                 )
-            place.append(_index(here, key, path) if isinstance(here, list) else key)
-        return _Spot(here, place)
+            location.append(_index(here, key, path) if isinstance(here, list) else key)
+        return _Location(here, location)
 
-    def _refuse_repeated(self, path: str, place: str, value: Any) -> None:
+    def _refuse_repeated(self, path: str, resolved_path: str, value: Any) -> None:
         """Refuses a value that an earlier override gave already: one of the two was meant for another key."""
-        if any(p == place or p.startswith(f"{place}.") for p in self._given):
+        if any(p == resolved_path or p.startswith(f"{resolved_path}.") for p in self._overridden):
             raise ConfigError(
                 f"override '{path}': this value is given twice (--split and --greedy count): give it once"
             )
-        self._given |= {leaf for leaf, _ in leaves(value, place)}
+        self._overridden |= {leaf for leaf, _ in leaves(value, resolved_path)}
 
 
-class _Spot(NamedTuple):
-    here: Any  # the table or array
-    place: list[str | int]  # the keys that lead there and on to the value
+class _Location(NamedTuple):
+    container: Any  # the table or array that holds the value
+    keys: list[str | int]  # the keys that lead to the container and on to the value
 
 
 def _split(text: str) -> list[str]:
@@ -155,7 +155,7 @@ def parsed(text: str) -> dict[str, Any]:
     nested too deeply to be a config."""
     if len(text) > MAX_CHARACTERS:
         raise TooLargeError(f"it holds {len(text):,} characters: expected at most {MAX_CHARACTERS:,}")
-    deep = f"it is nested too deeply: expected at most {MAX_DEPTH} tables and arrays in each other"
+    deep = f"it is nested too deeply: expected at most {MAX_DEPTH} nested tables and arrays"
     try:
         tables = tomllib.loads(text)
     except RecursionError:
@@ -217,12 +217,12 @@ def refuse_unused(shared: Mapping[str, Any], stages: Sequence[Tables], names: Se
         missed = [n for n, values in enumerate(own) if [values.get(path)] != [value]]  # in a list, nan is itself
         if value == {} or not missed:
             continue
-        age = tables.age(path)
-        given = age == COMMAND_LINE
-        ages = {number: tables.age(f"stages.{number}.{path}") for number in missed}
-        kept = [number for number in missed if (ages[number] < age if given else ages[number] <= age)]
-        unused = len(missed) == len(stages) and (given or kept == missed)
-        if unused or (given and kept):
+        shared_rank = tables.precedence(path)
+        overridden = shared_rank == COMMAND_LINE
+        ranks = {number: tables.precedence(f"stages.{number}.{path}") for number in missed}
+        kept = [n for n in missed if (ranks[n] < shared_rank if overridden else ranks[n] <= shared_rank)]
+        unused = len(missed) == len(stages) and (overridden or kept == missed)
+        if unused or (overridden and kept):
             raise ConfigError(_unused(path, value, tables, [names[n] for n in (missed if unused else kept)]))
 
 
@@ -236,10 +236,10 @@ def _values(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _unused(path: str, value: Any, tables: Tables, kept: Sequence[str]) -> str:
-    whose = "every stage" if len(kept) == len(tables.data.get("stages", kept)) else f"the stage {' and '.join(kept)}"
+    stages = "every stage" if len(kept) == len(tables.data.get("stages", kept)) else f"the stage {' and '.join(kept)}"
     remedy = " or ".join(f"stages.{name}.{path}" for name in kept)
     return (
-        f"{path} = {shown(value)} ({tables.origin(path)}) would change nothing where {whose} has its own: set {remedy}"
+        f"{path} = {shown(value)} ({tables.origin(path)}) would change nothing where {stages} has its own: set {remedy}"
     )
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
 import sys
 import types
 import typing
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Union
 
+from sojourn.call_text import read_call
 from sojourn.errors import ActionError, ConfigError
 from sojourn.types import Tool, ToolCall
 
@@ -60,22 +59,16 @@ def parse_call(text: str, methods: Mapping[str, Method]) -> ToolCall:
     if len(text) > LONGEST_ACTION:
         raise ActionError(f"{len(text)} characters are too many, {expected}")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the parser, about the agent's odd literals
-            call = ast.parse(text.strip(), mode="eval").body
-            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
-                raise ActionError(f"{short(text)} is no call, {expected}")
-            values = [ast.literal_eval(value) for value in call.args]
-            named = [(keyword.arg, ast.literal_eval(keyword.value)) for keyword in call.keywords]
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
-        raise ActionError(f"{short(text)} is no call with plain values, {expected}") from None
-    if call.func.id not in methods:
-        return ToolCall(call.func.id, {})
-    method = methods[call.func.id]
-    arguments = {key: value for key, value in [*zip(method.hints, values, strict=False), *named] if key}
-    if len(arguments) < len(values) + len(named):
+        call = read_call(text)
+    except ValueError as error:
+        raise ActionError(f"{short(text)} {error}, {expected}") from None
+    if call.name not in methods:
+        return ToolCall(call.name, {})
+    method = methods[call.name]
+    arguments = call.arguments(tuple(method.hints))
+    if arguments is None:
         raise ActionError(f"{short(text)} gives too many values or one twice, the call is {method.signature}")
-    return ToolCall(call.func.id, arguments)
+    return ToolCall(call.name, arguments)
 
 
 def method_of(name: str, function: types.FunctionType, owner: str) -> Method:

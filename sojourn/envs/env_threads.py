@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from sojourn.abilities import HasBlobs
+from sojourn.abilities import HasBlobs, HasNativeActions
 from sojourn.protocols import Env
 from sojourn.types import Message, Observation, Step
 
@@ -168,7 +168,10 @@ class ThreadedEnv:
     async def _start_env(self) -> Observation:
         if self.env is None:
             self.env = self.make()
-        return await self.env.start()
+        shown = await self.env.start()
+        if isinstance(self.env, HasNativeActions):
+            self.native_action = self.env.native_action
+        return shown
 
     async def _fork_env(self, forks: list[Env]) -> None:
         forks.append(await self.env.fork())

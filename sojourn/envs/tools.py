@@ -29,7 +29,7 @@ import sys
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -52,7 +52,8 @@ class Tools:
 
     `cls` is "module:Class" or the class. `arguments` are passed to its constructor in every task. `form` says how the
     tools are declared: in the system message ("text", for models without a tool format), as schemas ("native"), or
-    "both". Written and structured calls are understood whatever the form is.
+    "both". Written and structured calls are understood whatever the form is; with "native", demonstrations of the
+    expert make structured calls.
     """
 
     cls: str | type
@@ -154,6 +155,18 @@ class Interface:
             lines += [f"{m.signature}: {m.tool.description}".rstrip(": ") for m in methods.values()]
         return cls(name, "\n".join(line for line in lines if line), methods, form)
 
+    def method(self, call: ToolCall) -> Method:
+        """Returns the method that a call names; raises `ActionError` where there is none of the name."""
+        method = self.methods.get(call.name)
+        if method is None:
+            raise ActionError(f"there is no tool {short(call.name)}, use one of {', '.join(self.methods)}")
+        return method
+
+    def native_action(self, text: str) -> Message:
+        """Returns the structured call that does what a call written as text does."""
+        call = parse_call(text, self.methods)
+        return Message(Role.ASSISTANT, calls=(replace(call, arguments=self.method(call).arguments(call.arguments)),))
+
 
 class ToolsEnv:
     """One play of a plain object; the module's docstring says which members the object may have."""
@@ -167,6 +180,8 @@ class ToolsEnv:
                 setattr(self, name, getattr(game, name))
         if not hasattr(game, "close"):
             self.fork = self._fork
+        if interface.form == "native":
+            self.native_action = interface.native_action
 
     async def start(self) -> Observation:
         goal = getattr(self.game, "goal", "Begin.")
@@ -179,7 +194,7 @@ class ToolsEnv:
             raise InfrastructureError(f"{self.interface.name} was given an action after its end: play each object once")
         calls = action.calls or (parse_call(action.text, self.interface.methods),)
         chosen = [
-            (call, self._method(call).arguments(call.arguments)) for call in calls
+            (call, self.interface.method(call).arguments(call.arguments)) for call in calls
         ]  # all are checked before any is run
         answers: list[Message] = []
         info = {"error": 0.0}
@@ -213,12 +228,6 @@ class ToolsEnv:
         choices: Any = await settled(self.game.choices()) if hasattr(self.game, "choices") else ()
         methods = () if self.interface.form == "text" else self.interface.methods.values()
         return Observation(messages, system=system, tools=tuple(m.tool for m in methods), choices=tuple(choices))
-
-    def _method(self, call: ToolCall) -> Method:
-        method = self.interface.methods.get(call.name)
-        if method is None:
-            raise ActionError(f"there is no tool {short(call.name)}, use one of {', '.join(self.interface.methods)}")
-        return method
 
     def _checked(self, reward: Any) -> float:
         if not isinstance(reward, (int, float)) or not abs(reward) <= MAX_REWARD:

@@ -1,4 +1,4 @@
-"""What a group source is given: the parts of a run that it uses, and the stage that it serves."""
+"""Defines what a group source gets: the components of a run that it uses, and the stage that it belongs to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sojourn.types import Group, SamplingParams
 
 
 class SourceContext(Protocol):
-    """The parts of a run that a group source may use; `params` are the stage's sampling parameters."""
+    """The components of a run that a group source may use; `params` are the stage's sampling parameters."""
 
     @property
     def runner(self) -> Runner: ...
@@ -32,7 +32,7 @@ class SourceContext(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StageContext:
-    """Holds what `check` of a group source gets about a stage before the run begins, when the world is open."""
+    """Describes a stage to the `check` of its group source, before the run begins, when the world is open."""
 
     name: str
     env: EnvFamily
@@ -44,20 +44,23 @@ class StageContext:
 
 
 def unsampled(group: Group) -> bool:
-    """Returns whether any turn that would be trained was sampled by no weights, as in a demonstration."""
+    """Returns whether any turn that would be trained was not sampled by a model, as in a demonstration."""
     turns = (turn for t in group.trajectories if t.trainable for turn in t.turns)
     return any(turn.sample.versions.oldest < 0 for turn in turns)
 
 
 def require_imitation(stage: StageContext, samples: str) -> None:
-    """Raises `ConfigError` if the stage needs the sampler's log-probabilities, which `samples` do not have: a source
-    that gives turns that no weights sampled calls this in its `check`. A ratio to such a turn's log-probability of 0
-    would be the policy's probability itself."""
-    asking = [type(loss).__name__ for loss in stage.losses if "unsampled" not in valid_for(loss)]
-    asking += [type(stage.estimator).__name__] * ("ref_logprobs" in stage.estimator.needs)
-    if asking:
+    """Raises `ConfigError` if the stage needs the sampler's log-probabilities, which the turns of `samples` do not
+    have.
+
+    A source of turns that no model sampled calls this in its `check`: their log-probabilities are 0, so a ratio to them
+    would be the policy's probability itself.
+    """
+    needing = [type(loss).__name__ for loss in stage.losses if "unsampled" not in valid_for(loss)]
+    needing += [type(stage.estimator).__name__] * ("ref_logprobs" in stage.estimator.needs)
+    if needing:
         raise ConfigError(
-            f"stage '{stage.name}': {asking[0]} needs the sampler's log-probabilities, which {samples} does not have "
+            f"stage '{stage.name}': {needing[0]} needs the sampler's log-probabilities, which {samples} does not have "
             "for all its turns: imitate them instead, with losses = [{name = 'nll'}] and estimator = {name = "
             "'constant'}"
         )

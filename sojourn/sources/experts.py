@@ -9,7 +9,8 @@ from typing import Annotated
 
 import numpy as np
 
-from sojourn.abilities import HasExpert, has_expert
+from sojourn.abilities import HasExpert, HasNativeActions, has_expert
+from sojourn.call_text import call_text
 from sojourn.config.fields import Range
 from sojourn.errors import ConfigError, failure_and_place
 from sojourn.protocols import Env, Renderer
@@ -108,11 +109,12 @@ class ExpertSampler:
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
         if not has_expert(self.env):
             raise ConfigError("the world has no expert(): demonstrations need one")
-        text = await expert_action(self.env)
-        tokens = np.asarray(self.renderer.encode_reply(Message(Role.ASSISTANT, text)), dtype=np.int64)
+        message = await expert_message(self.env)
+        tokens = np.asarray(self.renderer.encode_reply(message), dtype=np.int64)
         if len(tokens) > params.max_tokens:
+            said = message.text or "; ".join(map(call_text, message.calls))
             raise ConfigError(
-                f"the expert says {len(tokens)} tokens, {text!r}, where sampling.max_tokens and the context allow "
+                f"the expert says {len(tokens)} tokens, {said!r}, where sampling.max_tokens and the context allow "
                 f"{params.max_tokens}: a model that learnt it would be cut off: raise sampling.max_tokens"
             )
         return Sample(tokens, np.zeros(len(tokens), dtype=np.float32), Versions(-1, -1), Stop.END)
@@ -122,6 +124,12 @@ class ExpertSampler:
 
     async def close(self) -> None:
         """Does nothing: nothing is open."""
+
+
+async def expert_message(env: HasExpert) -> Message:
+    """Returns the next action of the environment's expert in the form in which agents are to act there."""
+    text = await expert_action(env)
+    return env.native_action(text) if isinstance(env, HasNativeActions) else Message(Role.ASSISTANT, text)
 
 
 async def expert_action(env: HasExpert) -> str:

@@ -1,4 +1,4 @@
-"""Finds out whether the plays of a family offer an ability that a recipe needs of them."""
+"""Finds out whether the environments of a family have an optional ability that a recipe needs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ MAX_NAMED = 5  # kinds of tasks that a message names
 
 
 async def lacking(family: EnvFamily, name: str, limits: Limits, split: str = "train") -> str:
-    """Returns which plays of a family do not offer one of `ABILITIES`, such as "the world 'toy'" or "the tasks 'a', 'b'
-    of the world 'web'", by the first task of each kind; the empty text where all offer it.
+    """Returns which environments of a family do not have one of `ABILITIES`, such as "the world 'toy'" or "the tasks 'a', 'b'
+    of the world 'web'", by the first task of each kind; the empty text where all have it.
 
-    Raises `InfrastructureError` where there cannot even be one play.
+    Raises `InfrastructureError` where no environment can be made.
     """
     if name not in ABILITIES:
-        raise ConfigError(f"env_needs: '{name}' is nothing that plays may offer: {nearest(name, ABILITIES)}")
+        raise ConfigError(f"env_needs: '{name}' is no ability of an environment: {nearest(name, ABILITIES)}")
     found: list[str] = []
     for world in worlds_of(family):
         first = {kind: [task, await _offers(world, task, name, limits)] for kind, task in first_of_kinds(world, split)}
@@ -58,8 +58,10 @@ async def _offers(world: EnvFamily, task: Task, name: str, limits: Limits) -> bo
         await contained(call_env(env.close, limits, Timeline()))
     except SojournError:
         raise
-    except Exception as error:  # the world's own, which no user of it can mend by looking at where we called it
-        raise InfrastructureError(f"a play of the world cannot be made: {type(error).__name__}: {error}") from error
+    except Exception as error:  # raised by the world's code: where we called it is of no help to its user
+        raise InfrastructureError(
+            f"an environment of the world cannot be made: {type(error).__name__}: {error}"
+        ) from error
     return offered
 
 

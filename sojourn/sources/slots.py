@@ -14,7 +14,7 @@ from sojourn.config.fields import Range
 from sojourn.errors import ConfigError, InfrastructureError, failure_and_place
 from sojourn.rollout.runner import SamplerFor
 from sojourn.sources.context import SourceContext, StageContext
-from sojourn.sources.tape import Tape
+from sojourn.sources.slot_record import SlotRecord
 from sojourn.types import Group, Score
 
 
@@ -102,14 +102,14 @@ class LiveSlots:
     first: int = 0
     _started: int = -1  # slots up to here have been started
     _running: dict[int, asyncio.Task[Group]] = field(default_factory=dict)
-    _tapes: defaultdict[int, Tape] = field(default_factory=lambda: defaultdict(Tape))
+    _records: defaultdict[int, SlotRecord] = field(default_factory=lambda: defaultdict(SlotRecord))
     _counts: Counter[str] = field(default_factory=Counter)
 
     def state(self) -> Mapping[str, Any]:
-        return {str(slot): tape.state() for slot, tape in self._tapes.items()}
+        return {str(slot): record.state() for slot, record in self._records.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._tapes.update({int(slot): Tape.of(tape) for slot, tape in state.items()})
+        self._records.update({int(slot): SlotRecord.of(record) for slot, record in state.items()})
 
     async def take(self, step: int) -> list[Group]:
         width = self.config.width
@@ -118,9 +118,9 @@ class LiveSlots:
         for slot in range(self._started + 1, last):
             self._running[slot] = asyncio.create_task(self._fill(slot), name=f"slot-{slot}")
         self._started = max(self._started, last - 1)
-        wanted = {slot: self._running[slot] for slot in range(step * width, (step + 1) * width)}
+        tasks = {slot: self._running[slot] for slot in range(step * width, (step + 1) * width)}
         try:
-            done = await asyncio.gather(*wanted.values())
+            done = await asyncio.gather(*tasks.values())
         except BaseException:
             await self.close()
             raise
@@ -130,9 +130,9 @@ class LiveSlots:
                 f"all {len(episodes)} episodes of step {step} failed; the last cause: "
                 f"{failure_and_place(episodes[-1].error, episodes[-1].traceback)}"
             )
-        redrawn = sum(len(self._tapes[slot].tasks) - 1 for slot in wanted)
-        for slot in wanted:
-            del self._running[slot], self._tapes[slot]
+        redrawn = sum(len(self._records[slot].tasks) - 1 for slot in tasks)
+        for slot in tasks:
+            del self._running[slot], self._records[slot]
         if self.config.zero_signal == "keep":
             return done
         with_signal = [group for group in done if not await self._has_zero_signal(group)]
@@ -154,13 +154,13 @@ class LiveSlots:
         self._running.clear()
 
     async def _fill(self, slot: int) -> Group:
-        redraw, tape, params = 0, self._tapes[slot], self.context.params
+        redraw, record, params = 0, self._records[slot], self.context.params
         while True:
-            if redraw == len(tape.tasks):
-                tape.tasks.append(self.context.curriculum.draw(self.first + slot, redraw))
+            if redraw == len(record.tasks):
+                record.tasks.append(self.context.curriculum.draw(self.first + slot, redraw))
             label = f"{self.stage}/{slot}/{redraw}"
             group = await self.context.runner.play_group(
-                tape.tasks[redraw], slot, self.config.size, params, label, sampler_for=self._taped(tape)
+                record.tasks[redraw], slot, self.config.size, params, label, sampler_for=self._recording(record)
             )
             if self.config.zero_signal != "redraw" or not await self._has_zero_signal(group):
                 return group
@@ -168,8 +168,8 @@ class LiveSlots:
                 return self._exhausted(group, redraw + 1)
             redraw += 1
 
-    def _taped(self, tape: Tape) -> SamplerFor:
-        return lambda env, label: tape.sampler(self.context.runner.sampler, label)
+    def _recording(self, record: SlotRecord) -> SamplerFor:
+        return lambda env, label: record.sampler(self.context.runner.sampler, label)
 
     async def _has_zero_signal(self, group: Group) -> bool:
         return has_zero_signal(group, await self.context.rewards.score(group), self.config.signal)

@@ -109,7 +109,8 @@ async def test_an_endpoint_calls_tools() -> None:
     assert [m["role"] for m in last][-2:] == ["assistant", "tool"]
     assert last[-1]["tool_call_id"] == last[-2]["tool_calls"][0]["id"] == "c2"
     refused = next(at for at, m in enumerate(last) if m.get("tool_calls") and m["tool_calls"][0]["id"] == "c1")
-    assert [m["role"] for m in last[refused + 1 : refused + 3]] == ["tool", "user"], "every call is answered"
+    assert [m["role"] for m in last[refused + 1 : refused + 3]] == ["tool", "assistant"], "every call is answered"
+    assert last[refused + 1]["content"] == "guess: number = 'x', but it must be int"
 
 
 async def test_checkpoints_play_as_they_were_trained(trained: Path) -> None:

@@ -47,6 +47,11 @@ PARTS = """
 from dataclasses import dataclass
 
 @dataclass(frozen=True)
+class Mute:
+    def seat(self, context):
+        return self
+
+@dataclass(frozen=True)
 class Won:
     async def __call__(self, group):
         return [t.success for t in group.trajectories]
@@ -68,6 +73,7 @@ class Last:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
+        ("Mute", "Mute has no act()"),
         ("Won", "bool: expected a Score"),
         ("Second", "expected numbers from 0 to 0"),
         ("Last", "Last has no draw()"),
@@ -87,7 +93,7 @@ def test_the_kind_of_a_class_follows_from_what_it_takes(tmp_path, name, sentence
         (["reinforce"], "add --kind estimator or --kind loss"),
         (["grop", "--kind", "estimator"], "unknown estimator 'grop'"),
         (["grpo", "--kind", "loss"], "unknown loss 'grpo'"),
-        (["grpo", "--kind", "schedule"], "use one of env, reward, filter, curriculum, "),
+        (["grpo", "--kind", "schedule"], "use one of env, agent, reward, filter, curriculum, "),
         (["grpo", "scale_by_sdt=false"], "did you mean 'scale_by_std'?"),
         (["grpo", "--episodes", "3"], "only a world is played"),
     ],

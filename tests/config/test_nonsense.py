@@ -50,7 +50,7 @@ def test_a_split_that_is_not_there_is_refused_before_a_run(tmp_path, key):
 
 
 def test_weights_that_are_not_there_are_refused_before_a_run(tmp_path):
-    with pytest.raises(SojournError, match=r"model.weights = 'nowhere': there is no run"):
+    with pytest.raises(SojournError, match=r"model.weights = 'nowhere': expected a run folder"):
         check_buildable(load(write(tmp_path), ["model.weights=nowhere", "model.name=tiny"]).recipe)
 
 

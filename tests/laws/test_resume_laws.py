@@ -96,8 +96,8 @@ async def test_a_world_that_answers_differently_is_sampled_afresh_from_there(tmp
     state = await interrupted(tmp_path, before)
     other = Toy(rooms=2, side_rooms=1, choices=True, turns=6, decoys=0)  # other tasks, were they not saved
     resumed = source(after, world=other)
-    for tape in state.values():
-        tape["tasks"] = []
+    for record in state.values():
+        record["tasks"] = []
     resumed.restore(state)
     groups = await resumed.take(0)
     await resumed.close()
@@ -110,7 +110,7 @@ async def test_a_slot_keeps_the_tasks_it_was_given_redrawn_ones_included(tmp_pat
     world = Odd(paying=False)
     first = slots.bind(components(world), "rl", 1)
     for slot in (0, 1):
-        first._tapes[slot].tasks.append(world.tasks("train")[40 + slot])
+        first._records[slot].tasks.append(world.tasks("train")[40 + slot])
     second = slots.bind(components(world), "rl", 1)
     second.restore(first.state())
     groups = await second.take(0)

@@ -40,10 +40,12 @@ def without_fence(text: str, languages: str) -> str:
     return fenced[1] if fenced else text
 
 
-def observe(text: str, tools: Sequence[Tool], system: str = "") -> Observation:
-    """Returns an observation of one user message, with a system message where one is given."""
+def observe(text: str, tools: Sequence[Tool], system: str = "", call: ToolCall | None = None) -> Observation:
+    """Returns an observation of one message, the answer to a structured call if one is given, with a system message
+    where one is given."""
     prompt = (Message(Role.SYSTEM, system),) if system else ()
-    return Observation((Message(Role.USER, text),), system=prompt, tools=tuple(tools))
+    shown = Message(Role.USER, text) if call is None else Message(Role.TOOL, text, answers=call.id or call.name)
+    return Observation((shown,), system=prompt, tools=tuple(tools))
 
 
 def last_step(agent: str, passed: bool, **info: float) -> Step:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from sojourn.abilities import ExportedModel
 from sojourn.config.fields import Range
 from sojourn.errors import ModelError
 from sojourn.protocols import Opened, RendererConfig
@@ -13,6 +15,12 @@ from sojourn.timeline import Timeline
 
 if TYPE_CHECKING:
     from sojourn.models.spec import Critic, Model
+
+MODEL_FORMATS = {
+    "hf": "the whole model, as transformers loads it, with adapters merged into its weights",
+    "merged": "the same, of a run that trains adapters",
+    "lora": "the adapters alone, as peft loads them onto the base model",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +80,23 @@ class Torch:
         if critic is not None and critic.model:
             wanted["critic"] = (critic.model, critic.revision)
         return {role: loading.identity(loading.resolve(*named)) for role, named in wanted.items()}
+
+    model_formats = MODEL_FORMATS
+
+    def export_model(
+        self,
+        model: Model,
+        renderer: RendererConfig,
+        seed: int,
+        weights: Path | None,
+        format: str,
+        dtype: str,
+        out: Path,
+    ) -> ExportedModel:
+        """Writes the policy with these weights into a folder, in one of `model_formats`."""
+        from sojourn.backends.torch.models import export
+
+        return export.export(model, renderer, seed, weights, format, dtype, out)
 
     def open(
         self,

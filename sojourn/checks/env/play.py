@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from sojourn.abilities import capacity
+from sojourn.abilities import HasNativeActions, capacity
 from sojourn.checks.env.resources import Held, leak
 from sojourn.checks.promise import BrokenError
 from sojourn.errors import ActionError
@@ -182,7 +182,7 @@ async def ask_expert(env: Any) -> Message:
         action = await action
     if not isinstance(action, str):
         raise BrokenError(f"expert() gave {short(action)}: expected the action as text")
-    return Message(Role.ASSISTANT, action)
+    return env.native_action(action) if isinstance(env, HasNativeActions) else Message(Role.ASSISTANT, action)
 
 
 def invent(schema: Mapping[str, Any], rng: random.Random) -> Any:

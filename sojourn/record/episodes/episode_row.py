@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from sojourn.call_text import written_name
 from sojourn.errors import RecordError
 from sojourn.record.episodes.step_file import Record
-from sojourn.types import Credit, Group, Score, Stop, Streams
+from sojourn.types import Credit, Group, Role, Score, Stop, Streams, Trajectory
 
 
 @dataclass(frozen=True)
@@ -159,14 +160,28 @@ def _row(record: Record, stage: str, step: int, part: int, number: int, place: i
     )
 
 
+def _called(trajectory: Trajectory) -> Iterator[str]:
+    """Yields the names of the tools called, in structured calls and in texts that are the call of a tool which was
+    declared, or which the system messages tell of."""
+    declared = {tool.name for turn in trajectory.turns for tool in turn.tools}
+    shown = (message for turn in trajectory.turns for message in (*turn.observed, *turn.context_messages))
+    told = "\n".join({message.text: None for message in shown if message.role is Role.SYSTEM})
+    for turn in trajectory.turns:
+        if turn.message is None:
+            continue
+        yield from (call.name for call in turn.message.calls)
+        name = None if turn.message.calls else written_name(turn.message.text)
+        if name is not None and (name in declared or f"{name}(" in told):
+            yield name
+
+
 def _later_columns(record: Record) -> dict[str, Any]:
     """Returns the columns from `tools` on, which older versions did not write."""
     turns = [turn for t in record.episode.trajectories if t.trainable for turn in t.turns]
     sampled = [turn.sample.versions for turn in turns if len(turn.sample.tokens) and turn.sample.versions.newest >= 0]
-    messages = [turn.message for turn in turns if turn.message is not None]
     credits = [part for credit in record.credits for part in credit.tokens if len(part)]
     return {
-        "tools": tuple(dict.fromkeys(call.name for message in messages for call in message.calls)),
+        "tools": tuple(dict.fromkeys(name for t in record.episode.trajectories if t.trainable for name in _called(t))),
         "malformed": sum(bool(turn.info.get("malformed")) for turn in turns),
         "cut_off": sum(turn.sample.stop is Stop.LENGTH for turn in turns),
         "oldest": min((version.oldest for version in sampled), default=None),

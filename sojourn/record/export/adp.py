@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from sojourn.record.export.conversations import (
     is_task,
     malformed,
     number,
+    with_structured_calls,
 )
 from sojourn.record.export.json_lines import read_records, to_line
 from sojourn.record.export.selection import PlayedEpisode, SelectedEpisodes, paths_in_world
@@ -72,7 +75,7 @@ def _line(
 def _content(trajectory: Trajectory, turns: Sequence[int]) -> list[dict[str, Any]]:
     content: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []  # of the turn before, which this turn's observation answers
-    for place, turn in enumerate(trajectory.turns[n] for n in turns):
+    for place, turn in enumerate(_structured([trajectory.turns[n] for n in turns])):
         content += _observations(turn.observed, calls)
         actions = _actions(turn)
         content += actions
@@ -82,6 +85,17 @@ def _content(trajectory: Trajectory, turns: Sequence[int]) -> list[dict[str, Any
         if place == len(turns) - 1:
             _unlink(calls)
     return content
+
+
+def _structured(turns: Sequence[Turn]) -> Iterator[Turn]:
+    """Yields the turns with calls that were written as text as structured ones."""
+    tools = {tool.name: tool for turn in turns for tool in turn.tools}
+    said = [message for turn in turns for message in (*turn.observed, turn.message or Message(Role.ASSISTANT))]
+    messages = iter(with_structured_calls(said, tuple(tools.values())))
+    for turn in turns:
+        observed = tuple(islice(messages, len(turn.observed)))
+        message = next(messages)
+        yield replace(turn, observed=observed, message=message if turn.message is not None else None)
 
 
 def _observations(observed: Sequence[Message], calls: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

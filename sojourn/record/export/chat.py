@@ -4,6 +4,10 @@ There is one line for every window: a root-to-leaf path of a seat's turns, which
 One line for the whole play of a seat would show a context that no model saw, if its context policy forgets or branches.
 An action that could not be parsed is an empty message of `weight` 0 (as in OpenAI's format for fine-tuning), and an
 image is the path of its file in the run folder. `reasoning_content`, a thought, is not in OpenAI's format.
+
+Where tools are declared, a call is in `tool_calls` in whatever form it was said, and what the world answered is a
+message of the role `tool`. `written_calls` has the texts of those that were said as text, by the index of their
+message; when such a line is imported, they are read as they were said.
 """
 
 from __future__ import annotations
@@ -15,7 +19,15 @@ from typing import Any
 
 from sojourn.codec import to_plain
 from sojourn.record.export import exact
-from sojourn.record.export.conversations import MALFORMED, Conversation, Utterance, malformed, tools_of, utterances
+from sojourn.record.export.conversations import (
+    MALFORMED,
+    Conversation,
+    Utterance,
+    malformed,
+    tools_of,
+    utterances,
+    with_structured_calls,
+)
 from sojourn.record.export.foreign import EXAMPLES, conversation
 from sojourn.record.export.json_lines import read_records, to_line
 from sojourn.record.export.selection import PlayedEpisode, SelectedEpisodes, windows
@@ -43,9 +55,15 @@ def _line(
     trajectory = episode.trajectories[seat]
     versions = [trajectory.turns[turn].sample.versions for turn in turns]
     tools = tools_of(trajectory, turns)
+    unread = {n for n in turns if trajectory.turns[n].message is None}
+    said = utterances(trajectory, turns)
+    messages = with_structured_calls([one.message for one in said], tools)
+    changed = [place for place, one in enumerate(said) if one.message != messages[place]]
+    written = {str(place): said[place].message.text for place in changed if said[place].message.role is Role.ASSISTANT}
     return {
-        "messages": _messages(utterances(trajectory, turns), {n for n in turns if trajectory.turns[n].message is None}),
+        "messages": _messages([Utterance(m, one.turn) for m, one in zip(messages, said, strict=True)], unread),
         **({"tools": [_tool(tool) for tool in tools]} if tools else {}),
+        **({"written_calls": written} if written else {}),
         "reward": played.reward(seat),
         "success": trajectory.success,
         "task": {"id": episode.task.id, **to_plain(episode.task)},

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
+from sojourn.call_text import written_call
 from sojourn.errors import RecordError
 from sojourn.record.export.selection import windows
 from sojourn.types import Group, Message, Role, Task, Tool, Trajectory
@@ -50,6 +51,22 @@ def utterances(trajectory: Trajectory, path: Sequence[int]) -> list[Utterance]:
         messages += [Utterance(message, None) for message in shown]
         messages.append(Utterance(turn.message or Message(Role.ASSISTANT), number))
     return messages
+
+
+def with_structured_calls(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
+    """Returns the messages with calls of these tools that were written as text as structured calls, and with the
+    messages that follow them as the tools' answers."""
+    structured: list[Message] = []
+    answering: str | None = None
+    for message in messages:
+        if message.role is Role.ASSISTANT:
+            call = None if message.calls else written_call(message.text, tools)
+            answering = call.name if call is not None else None
+            message = message if call is None else replace(message, text="", calls=(call,))
+        elif answering is not None and message.role is Role.USER and not message.images:
+            message, answering = replace(message, role=Role.TOOL, answers=answering), None
+        structured.append(message)
+    return structured
 
 
 def tools_of(trajectory: Trajectory, path: Sequence[int]) -> tuple[Tool, ...]:

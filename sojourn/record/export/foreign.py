@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,15 @@ def _task(record: Mapping[str, Any], beginning: Sequence[Message], shape: str) -
 
 
 def _messages(record: Mapping[str, Any]) -> list[Weighed]:
-    return _chat("messages", record["messages"])
+    weighed = _chat("messages", record["messages"])
+    for index, text in (record.get("written_calls") or {}).items():
+        place = int(index)
+        message, learnt = weighed[place]
+        weighed[place] = replace(message, text=str(text), calls=()), learnt
+        if place + 1 < len(weighed) and weighed[place + 1][0].role is Role.TOOL:
+            answer, learnt = weighed[place + 1]
+            weighed[place + 1] = replace(answer, role=Role.USER, answers=None), learnt
+    return weighed
 
 
 def _chat(key: str, values: Any) -> list[Weighed]:

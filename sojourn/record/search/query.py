@@ -29,7 +29,7 @@ TEXTS = {
 }
 EXACT = {
     "tag": "a tag of its task",
-    "tool": "a tool that was called",
+    "tool": "a tool that was called, in a structured call or in words",
     "env": "its world",
     "split": "the split of its task",
     "stage": "the stage that it was recorded in, such as rl or evaluation-rl",

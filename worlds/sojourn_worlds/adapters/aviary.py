@@ -29,7 +29,7 @@ from sojourn.types import Message, Observation, Role, Step, Task, Tool, ToolCall
 from sojourn_worlds.adapters.gymnasium import UNCOPIABLE
 from sojourn_worlds.adapters.hooks import called
 from sojourn_worlds.adapters.listed import listed
-from sojourn_worlds.adapters.toolbox import FORMS, Form, Toolbox
+from sojourn_worlds.adapters.toolbox import FORMS, Form, NativeActions, Toolbox
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +158,7 @@ class Aviary:
         )
 
 
-class AviaryPlay:
+class AviaryPlay(NativeActions):
     """One episode: the environment and the calls made so far."""
 
     def __init__(self, world: Aviary, task: Task) -> None:
@@ -173,6 +173,7 @@ class AviaryPlay:
         self.env = self.world.build(self.task)
         messages, tools = await self.env.reset()
         self.toolbox = Toolbox.of(map(_tool, tools), self.world.form, f"aviary: {self._name()}")
+        self.offer_native_actions()
         standing = [message.content for message in messages if message.role == "system" and message.content]
         system = self.toolbox.system_messages(self.world.system, *standing)
         user_messages = tuple(Message(Role.USER, m.content or "") for m in messages if m.role != "system")

@@ -26,7 +26,7 @@ from sojourn.types import Message, Observation, Role, Step, Task, Tool
 from sojourn_worlds.adapters.hooks import called
 from sojourn_worlds.adapters.listed import listed, same
 from sojourn_worlds.adapters.mcp_session import Called, Session
-from sojourn_worlds.adapters.toolbox import FORMS, Form, Toolbox, answer
+from sojourn_worlds.adapters.toolbox import FORMS, Form, NativeActions, Toolbox, answer
 
 FINISH = Tool(
     "finish",
@@ -119,7 +119,7 @@ class MCP:
         return (MCPPlayWithExpert if "solution" in task.data else MCPPlay)(self, task)
 
 
-class MCPPlay:
+class MCPPlay(NativeActions):
     """One episode: a session with the server, and the calls made in it."""
 
     def __init__(self, world: MCP, task: Task) -> None:
@@ -141,6 +141,7 @@ class MCPPlay:
                 raise ConfigError(f"mcp: the server has no tool {min(unknown)}: it has {_names(chosen)}")
             chosen = [tool for tool in chosen if tool.name in self.world.tools]
         self.toolbox = Toolbox.of([*chosen, FINISH], self.world.form, "mcp: the server")
+        self.offer_native_actions()
         system = self.toolbox.system_messages(self.world.system, self.session.instructions)
         asked = Message(Role.USER, self.task.data["instruction"])
         return Observation((asked,), system=system, tools=self.toolbox.tools)

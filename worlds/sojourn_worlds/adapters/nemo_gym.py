@@ -16,7 +16,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.cookies import SimpleCookie
 from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
@@ -30,7 +30,7 @@ from sojourn.tasks.splits import first_seed
 from sojourn.types import Message, Observation, Role, Step, Task, Tool, ToolCall
 from sojourn_worlds.adapters.hooks import called
 from sojourn_worlds.adapters.listed import listed
-from sojourn_worlds.adapters.toolbox import FORMS, Form, Toolbox, answer, require_sendable
+from sojourn_worlds.adapters.toolbox import FORMS, Form, NativeActions, Toolbox, answer, require_sendable
 
 ANSWER = "Or say your answer in words: that ends the task."
 CALLED = re.compile(r"\s*(\w+)\s*\(")
@@ -129,7 +129,7 @@ class Session:
             connection.close()
 
 
-class NemoGymPlay:
+class NemoGymPlay(NativeActions):
     """One episode: a session, and the response as it grows."""
 
     def __init__(self, world: NemoGym, task: Task) -> None:
@@ -148,6 +148,7 @@ class NemoGymPlay:
             raise InfrastructureError(f"nemo_gym: the server refused the row ({status}): {text[:300]}")
         tools = [_tool(tool) for tool in asked.get("tools") or () if tool.get("type") == "function"]
         self.toolbox = Toolbox.of(tools, self.world.form, "nemo_gym") if tools else None
+        self.offer_native_actions()
         given = asked["input"] if isinstance(asked["input"], list) else [{"role": "user", "content": asked["input"]}]
         messages = [_message(item) for item in given]
         standing = [m.text for m in messages if m.role is Role.SYSTEM]
@@ -197,6 +198,10 @@ class NemoGymPlay:
             raise ActionError(f"an answer must have from 1 to {LONGEST_ACTION} characters")
         require_sendable(action.text)
         return []
+
+    def _native_action(self, text: str) -> Message:
+        said = Message(Role.ASSISTANT, text)
+        return replace(said, text="", calls=tuple(calls)) if (calls := self._read(said)) else said
 
     async def _call(self, call: ToolCall) -> tuple[int, str]:
         status, text = await self.session.post(call.name, dict(call.arguments))

@@ -31,7 +31,7 @@ from sojourn.tasks.splits import first_seed, make_tasks_from_data
 from sojourn.types import Message, Observation, Role, Step, Task, Tool
 from sojourn_worlds.adapters.hooks import called
 from sojourn_worlds.adapters.listed import listed
-from sojourn_worlds.adapters.toolbox import FORMS, Form, Toolbox, answer
+from sojourn_worlds.adapters.toolbox import FORMS, Form, NativeActions, Toolbox, answer
 
 LARGEST_MESSAGE_BYTES = 2**26
 
@@ -111,7 +111,7 @@ class OpenEnv:
         return self._schema
 
 
-class OpenEnvPlay:
+class OpenEnvPlay(NativeActions):
     """One episode: a connection, and the actions so far."""
 
     def __init__(self, world: OpenEnv, task: Task) -> None:
@@ -125,6 +125,8 @@ class OpenEnvPlay:
 
     async def start(self) -> Observation:
         self.toolbox = Toolbox.of([_act(await self.world.schema())], self.world.form, "openenv")
+        if not self.world.text:
+            self.offer_native_actions()
         if self.world.text and self.world.text not in self.toolbox.methods["act"].hints:
             raise ConfigError(
                 f'openenv: text = "{self.world.text}", but an action has {", ".join(self.toolbox.methods["act"].hints)}'
@@ -171,6 +173,8 @@ class OpenEnvPlay:
     async def fork(self) -> OpenEnvPlay:
         twin = type(self)(self.world, self.task)
         twin.toolbox = self.toolbox
+        if not self.world.text:
+            twin.offer_native_actions()
         await twin._connect()
         for data in self.actions_taken:
             twin.last_observation = (await twin._ask("step", data))["observation"]

@@ -80,6 +80,20 @@ class Toolbox:
         return read
 
 
+class NativeActions:
+    """A play whose tools are declared as schemas alone offers `native_action`, once its toolbox is known."""
+
+    toolbox: Toolbox | None
+
+    def offer_native_actions(self) -> None:
+        if self.toolbox is not None and self.toolbox.form == "native":
+            self.native_action = self._native_action
+
+    def _native_action(self, text: str) -> Message:
+        assert self.toolbox is not None
+        return Message(Role.ASSISTANT, calls=tuple(self.toolbox.read(Message(Role.ASSISTANT, text))))
+
+
 def require_sendable(text: str) -> None:
     """Refuses half a character (a lone surrogate): it could not be sent to a server, or would make it fail."""
     try:

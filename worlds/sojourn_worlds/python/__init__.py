@@ -30,7 +30,7 @@ from sojourn.envs.sandbox.command import require_sandbox
 from sojourn.envs.sandbox.risks import risks
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.tasks.splits import draw_for_split, make_tasks_by_kind
-from sojourn.types import Message, Observation, Step, Task, Tool
+from sojourn.types import Message, Observation, Role, Step, Task, Tool, ToolCall
 from sojourn_worlds.python import numbers, tables
 from sojourn_worlds.python.problem import Kind, Problem
 from sojourn_worlds.sandbox_env import arguments_of, checked, last_step, observe, single_call, without_fence
@@ -126,6 +126,10 @@ class PythonEnv:
     tree: Tree = field(default_factory=Tree)  # after the last action
     cells: tuple[str, ...] = ()  # the code that was run in this session
 
+    def __post_init__(self) -> None:
+        if self.family.form == "native":
+            self.native_action = native_action
+
     async def start(self) -> Observation:
         await self.sandbox.open()
         files = {path: Entry.file(text) for path, text in self.problem.files.items()}
@@ -149,7 +153,7 @@ class PythonEnv:
         info = {} if result is None else {"error": float(bool(result.note or RAISED.search(result.output)))}
         if self.turns_taken >= self.family.turns:
             return self._end(agent, False, **info)
-        return Step(self._observe(text), {agent: 0.0}, info=info)
+        return Step(self._observe(text, call=single_call(action)), {agent: 0.0}, info=info)
 
     async def close(self) -> None:
         self.done = True
@@ -200,12 +204,19 @@ class PythonEnv:
         self.base, self.cells = self.tree, ()
         return "A new session."
 
-    def _observe(self, text: str, system: str = "") -> Observation:
-        return observe(text, TOOLS if self.family.form == "native" else (), system)
+    def _observe(self, text: str, system: str = "", call: ToolCall | None = None) -> Observation:
+        return observe(text, TOOLS if self.family.form == "native" else (), system, call)
 
     def _end(self, agent: str, passed: bool, **info: float) -> Step:
         self.done = True
         return last_step(agent, passed, **info)
+
+
+def native_action(text: str) -> Message:
+    """Returns the structured call that does what an action in words does."""
+    tool, content = parse(Message(Role.ASSISTANT, text))
+    key = {"python": "code", "submit": "answer"}.get(tool)
+    return Message(Role.ASSISTANT, calls=(ToolCall(tool, {key: content} if key else {}),))
 
 
 def parse(action: Message) -> tuple[str, str]:

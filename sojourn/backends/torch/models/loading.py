@@ -89,6 +89,20 @@ def identity(source: Source) -> str:
     return f"{gguf.version(source.name)}, {digest}" if source.kind is Kind.PACKAGE else digest
 
 
+def licence(source: Source) -> str:
+    """Returns the licence of a model, as an SPDX identifier where it has one; "unknown" where neither its package nor
+    the README.md beside its weights says."""
+    if source.kind is Kind.TINY:
+        return "apache-2.0"
+    if source.kind is Kind.PACKAGE:
+        return gguf.PACKAGES[source.name].licence
+    card = source.files[0] / "README.md" if source.files and source.files[0].is_dir() else None
+    if card is None or not card.is_file():
+        return "unknown"
+    found = re.search(r"^license: *[\"']?([\w.+-]+)", card.read_text(errors="replace")[:10_000], re.MULTILINE)
+    return found[1].lower() if found else "unknown"
+
+
 def _find(name: str, revision: str) -> Source:
     for package in ("torch", "transformers", "safetensors", "cffi"):
         if find_spec(package) is None:
@@ -131,7 +145,7 @@ def load(name: str, dtype: str = "fp32", seed: int = 0, revision: str = "") -> L
             tokenizer = tiny.build_tokenizer()
             model = tiny.build_model(tiny.read_size(name), tokenizer, seed).to(weights_dtype)
         else:
-            model, tokenizer = _pretrained(name, _ensure_folder(source), weights_dtype)
+            model, tokenizer = _pretrained(name, ensure_folder(source), weights_dtype)
     return Loaded(model.eval(), tokenizer, name, template_of(tokenizer), max_context(model.config))
 
 
@@ -145,7 +159,7 @@ def tokenizer(name: str, revision: str = "") -> Any:
             from sojourn.backends.torch.models import tiny
 
             return tiny.build_tokenizer()
-        loaded = _tokenizer(name, _ensure_folder(source))
+        loaded = _tokenizer(name, ensure_folder(source))
     if loaded is None:
         raise ModelError(f"model '{name}' has no tokenizer: expected a tokenizer.json beside its weights")
     return loaded
@@ -213,7 +227,7 @@ def _hub(name: str, revision: str) -> Source:
     return Source(name, Kind.HUB, (), ready=False, revision=revision)
 
 
-def _ensure_folder(source: Source) -> Path:
+def ensure_folder(source: Source) -> Path:
     """Returns the folder to load from, after converting or downloading the model if need be."""
     if source.kind is Kind.PACKAGE:
         return gguf.ensure(source.name, source.files)

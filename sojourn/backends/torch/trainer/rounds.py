@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from sojourn.batch.share import Sequenced, in_order, micro_batches, node_counts
+from sojourn.batch.share import SortedSequence, micro_batches, node_counts, sorted_sequences
 from sojourn.types import Batch, IntArray
 
 SLACK = (1.02, 1.1, 1.25)  # how much larger than an equal share a micro-batch of a round may be; each is tried
 MAX_IMBALANCE = 1.25  # how many times its equal share of nodes the slowest worker may compute
 
-Round = list[list[Sequenced]]  # micro-batches that are computed side by side
+Round = list[list[SortedSequence]]  # micro-batches that are computed side by side
 
 
 def rounds(batch: Batch, budget: int, workers: int = 1) -> Iterator[list[IntArray]]:
@@ -24,13 +24,13 @@ def rounds(batch: Batch, budget: int, workers: int = 1) -> Iterator[list[IntArra
     much of the shared prefixes repeatedly that it costs more than parallelism gains, each micro-batch is a round of its
     own.
     """
-    sequences = in_order(batch)
+    sequences = sorted_sequences(batch)
     divided = _balanced(sequences, budget, workers) if workers > 1 and sequences else _rounds(sequences, budget, 1)
     for micro_batch_round in divided:
         yield [np.array([s.sequence for s in micro_batch]) for micro_batch in micro_batch_round]
 
 
-def _balanced(sequences: Sequence[Sequenced], budget: int, workers: int) -> list[Round]:
+def _balanced(sequences: Sequence[SortedSequence], budget: int, workers: int) -> list[Round]:
     """Returns rounds with a micro-batch of about equal size for each worker, or rounds of one micro-batch."""
     total = node_counts(sequences)[-1]
     share = total / (workers * -(-total // budget))
@@ -42,7 +42,7 @@ def _balanced(sequences: Sequence[Sequenced], budget: int, workers: int) -> list
     return _rounds(sequences, budget, 1)
 
 
-def _rounds(sequences: Sequence[Sequenced], budget: float, workers: int) -> list[Round]:
+def _rounds(sequences: Sequence[SortedSequence], budget: float, workers: int) -> list[Round]:
     """Returns rounds of up to `workers` micro-batches; the largest come first, so that no worker is
     idle for long at the end."""
     divided = list(micro_batches(sequences, budget))

@@ -1,7 +1,8 @@
-"""Keeps the samples of slots that are not trained yet, so that a resumed run continues their episodes where they were.
+"""Records the samples of slots that are not trained yet, so that a resumed run continues their episodes.
 
-An episode is its samples: a world that is replayed with the same actions shows the same again (a law), and the samples
-are not drawn twice. Where a world answers differently after all, its prompts differ, and sampling goes on from there.
+The samples determine an episode: a world that is replayed with the same actions returns the same observations (a law),
+so a resumed run returns the recorded samples instead of drawing others. Where a world does answer differently, its
+prompts differ, and sampling continues from there.
 """
 
 from __future__ import annotations
@@ -19,48 +20,52 @@ from sojourn.types import FloatArray, IntArray, Prompt, Sample, SamplingParams, 
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A sample and the digest of what was asked: the prompt and how to sample."""
+class RecordedSample:
+    """A sample, and the digest of its request: the prompt and the sampling parameters."""
 
-    asked: str
+    request: str
     sample: Sample
 
 
 @dataclass
-class Tape:
-    """One slot's record: its tasks, the first and those redrawn, and the samples of each episode by its label."""
+class SlotRecord:
+    """Holds the tasks of one slot, the first one and those redrawn, and the samples of each episode by its label."""
 
     tasks: list[Task] = field(default_factory=list)
-    episodes: dict[str, list[Drawn]] = field(default_factory=dict)
+    episodes: dict[str, list[RecordedSample]] = field(default_factory=dict)
 
-    def sampler(self, engine: Sampler, label: str) -> TapedSampler:
-        """Returns a sampler for one play, which returns recorded samples first, then draws others and records them."""
-        return TapedSampler(engine, self.episodes.setdefault(label, []))
+    def sampler(self, engine: Sampler, label: str) -> RecordingSampler:
+        """Returns a sampler for one play, which returns the recorded samples first, then draws and records new ones."""
+        return RecordingSampler(engine, self.episodes.setdefault(label, []))
 
     def state(self) -> Mapping[str, Any]:
-        episodes = {label: [_state(drawn) for drawn in taken] for label, taken in self.episodes.items()}
+        episodes = {label: [_state(recorded) for recorded in samples] for label, samples in self.episodes.items()}
         return {"tasks": to_plain(self.tasks), "episodes": episodes}
 
     @classmethod
-    def of(cls, state: Mapping[str, Any]) -> Tape:
+    def of(cls, state: Mapping[str, Any]) -> SlotRecord:
         tasks = from_plain(state["tasks"], list[Task])
-        return cls(tasks, {label: [_drawn(data) for data in taken] for label, taken in state["episodes"].items()})
+        return cls(
+            tasks, {label: [_from_state(data) for data in samples] for label, samples in state["episodes"].items()}
+        )
 
 
 @dataclass
-class TapedSampler:
+class RecordingSampler:
+    """Samples the turns of one play; `recorded` has its samples so far, of which the first `turn` were returned."""
+
     engine: Sampler
-    taken: list[Drawn]
-    played: int = 0
+    recorded: list[RecordedSample]
+    turn: int = 0
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
-        asked, turn = _digest(prompt, params), self.played
-        self.played += 1
-        if turn < len(self.taken) and self.taken[turn].asked == asked:
-            return self.taken[turn].sample
-        del self.taken[turn:]
+        request, turn = _digest(prompt, params), self.turn
+        self.turn += 1
+        if turn < len(self.recorded) and self.recorded[turn].request == request:
+            return self.recorded[turn].sample
+        del self.recorded[turn:]
         sample = await self.engine.sample(prompt, params)
-        self.taken.append(Drawn(asked, sample))
+        self.recorded.append(RecordedSample(request, sample))
         return sample
 
     async def score(self, prompt: Prompt) -> FloatArray:
@@ -75,14 +80,14 @@ def _digest(prompt: Prompt, params: SamplingParams) -> str:
     return hashlib.blake2b(tokens + repr((prompt.images, params)).encode(), digest_size=16).hexdigest()
 
 
-def _state(drawn: Drawn) -> Mapping[str, Any]:
-    sample = drawn.sample
+def _state(recorded: RecordedSample) -> Mapping[str, Any]:
+    sample = recorded.sample
     allowed = None
     if sample.allowed is not None:
         sizes = [-1 if ids is None else len(ids) for ids in sample.allowed]
         allowed = {"sizes": sizes, "ids": np.concatenate([_NONE, *(i for i in sample.allowed if i is not None)])}
     return {
-        "asked": drawn.asked,
+        "asked": recorded.request,
         "tokens": sample.tokens,
         "logprobs": sample.logprobs,
         "versions": list(sample.versions),
@@ -92,7 +97,7 @@ def _state(drawn: Drawn) -> Mapping[str, Any]:
     }
 
 
-def _drawn(data: Mapping[str, Any]) -> Drawn:
+def _from_state(data: Mapping[str, Any]) -> RecordedSample:
     allowed = None
     if data["allowed"] is not None:
         sizes, ids = data["allowed"]["sizes"], data["allowed"]["ids"]
@@ -102,7 +107,7 @@ def _drawn(data: Mapping[str, Any]) -> Drawn:
     sample = Sample(
         data["tokens"], data["logprobs"], Versions(*data["versions"]), Stop(data["stop"]), data["temperature"], allowed
     )
-    return Drawn(data["asked"], sample)
+    return RecordedSample(data["asked"], sample)
 
 
 _NONE: IntArray = np.zeros(0, dtype=np.int64)

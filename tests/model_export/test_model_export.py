@@ -1,0 +1,119 @@
+"""An exported model is that of the run: transformers and peft give the same logits and log-probabilities."""
+
+import json
+import re
+
+import exported_run
+import numpy as np
+import pytest
+import tomli_w
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from test_cli import sojourn
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from sojourn.errors import ConfigError, RecordError
+from sojourn.model_export import export_model
+from sojourn.record.run import RunFolder
+
+FAMILIES = ["llama", "qwen2", "qwen3", "mistral", "gemma3", "gpt2", "phi"]
+
+
+def logits_of(model):
+    with torch.no_grad():
+        return model(torch.from_numpy(exported_run.tokens_of(exported_run.TEXT))[None]).logits[0]
+
+
+def scores_of(logits):
+    tokens = exported_run.tokens_of(exported_run.TEXT)
+    return logits.log_softmax(-1).numpy()[np.arange(len(tokens) - 1), tokens[1:]]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_transformers_gives_the_same_logits(tmp_path, family):
+    base = exported_run.base(tmp_path / "base", family)
+    run, logits, scores = exported_run.run(tmp_path / "run", f"model.name={base}")
+    export_model(run, tmp_path / "out")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
+    torch.testing.assert_close(logits_of(model), logits, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(scores_of(logits_of(model)), scores, rtol=0, atol=1e-5)
+    untrained = logits_of(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32))
+    assert (untrained - logits).abs().max() > 1e-2
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer.encode(exported_run.TEXT) == AutoTokenizer.from_pretrained(base).encode(exported_run.TEXT)
+    assert tokenizer.apply_chat_template([{"role": "user", "content": "x"}], tokenize=False)
+    assert model.generation_config.eos_token_id == tokenizer.convert_tokens_to_ids("<|im_end|>")
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("adapted")
+    base = exported_run.base(folder / "base", "llama")
+    return (base, *exported_run.run(folder / "run", f"model.name={base}", "model.lora={rank=4}"))
+
+
+def test_adapters_merged_and_alone_give_the_same_logits(adapted, tmp_path):
+    base, run, logits, scores = adapted
+    export_model(run, tmp_path / "merged", "merged")
+    export_model(run, tmp_path / "lora", "lora")
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
+    loaded = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), tmp_path / "lora")
+    assert json.loads((tmp_path / "lora" / "adapter_config.json").read_text())["base_model_name_or_path"] == str(base)
+    for model in (merged, loaded):
+        torch.testing.assert_close(logits_of(model), logits, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(scores_of(logits_of(model)), scores, rtol=0, atol=1e-5)
+    export_model(f"{run}@before", tmp_path / "before")
+    before = AutoModelForCausalLM.from_pretrained(tmp_path / "before", dtype=torch.float32)
+    torch.testing.assert_close(logits_of(before), logits_of(AutoModelForCausalLM.from_pretrained(base)))
+
+
+def test_bf16_halves_the_file(adapted, tmp_path):
+    _, run, _, _ = adapted
+    for dtype in ("fp32", "bf16"):
+        export_model(run, tmp_path / dtype, "hf", dtype)
+    sizes = [(tmp_path / dtype / "model.safetensors").stat().st_size for dtype in ("fp32", "bf16")]
+    assert sizes[1] < 0.6 * sizes[0]
+    whole, rounded = (load_file(tmp_path / dtype / "model.safetensors") for dtype in ("fp32", "bf16"))
+    assert whole.keys() == rounded.keys()
+    assert [name for name in whole if not torch.equal(whole[name].bfloat16(), rounded[name])] == []
+
+
+def test_the_card_says_what_was_trained_on_what_and_how_well(trained, tmp_path, monkeypatch, capsys):
+    done = sojourn(tmp_path, "export", f"{trained}@rl", "--format", "hf", "--out", "model")
+    assert done.returncode == 0, done.stderr
+    assert "the weights 'rl' as hf" in done.stdout
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert card.startswith("---\nlicense: apache-2.0\nlibrary_name: transformers\n")
+    assert (tmp_path / "model" / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert "![success over the steps of the whole run](curve.png)" in card
+    assert re.search(r"^\| warmup \| 1 \| 2 \| `\w+` \| `Constant` \| `NLL` \|$", card, re.MULTILINE), card
+    assert [
+        re.search(rf"^\| {name} \| {step} \| \d+% \[", card, re.MULTILINE) is not None
+        for name, step in (("before", 0), ("warmup", 1), ("rl", 2))
+    ] == [True] * 3
+    assert "- **toy**: " in card
+    monkeypatch.chdir(tmp_path / "model")
+    exec(re.search(r"```python\n(.*?)```", card, re.DOTALL)[1], {})
+    assert capsys.readouterr().out
+    assert tomli_w.dumps(RunFolder.read(trained).config).splitlines()[0] in card
+    export_model(f"{trained}@warmup", tmp_path / "earlier")
+    assert "| rl |" not in (tmp_path / "earlier" / "README.md").read_text()
+
+
+def test_what_cannot_be_exported_is_said(trained, tmp_path):
+    with pytest.raises(ConfigError, match="needs a run that trains adapters, and this one trains all weights"):
+        export_model(trained, tmp_path / "out", "lora")
+    with pytest.raises(ConfigError, match="--dtype fp8: expected fp32 or bf16"):
+        export_model(trained, tmp_path / "out", "hf", "fp8")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").touch()
+    with pytest.raises(RecordError, match="exists and is not empty"):
+        export_model(trained, tmp_path / "full")
+    assert [path.name for path in tmp_path.iterdir()] == ["full"]
+    refused = sojourn(tmp_path, "export", str(trained), "rl/0/0/0", "--format", "hf", "--out", "x")
+    assert (refused.returncode, "exports the model, not episodes" in refused.stderr) == (2, True)
+    refused = sojourn(tmp_path, "export", str(trained), "--format", "chat", "--dtype", "bf16", "--out", "x")
+    assert (refused.returncode, "--dtype is of models" in refused.stderr) == (2, True)
+    refused = sojourn(tmp_path, "export", str(trained), "--format", "hff", "--out", "x")
+    assert (refused.returncode, "did you mean 'hf'?" in refused.stderr) == (2, True)
