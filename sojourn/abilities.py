@@ -14,6 +14,7 @@ from sojourn.protocols import (
     Env,
     EnvFamily,
     PassOutput,
+    Renderer,
     RendererConfig,
     Seat,
     SelectedTokens,
@@ -76,14 +77,6 @@ class HasBlobs(Protocol):
 
     @property
     def blobs(self) -> Mapping[str, bytes]: ...
-
-
-@runtime_checkable
-class RequiresPackages(Protocol):
-    """A component that uses packages which may be missing: `require_packages` raises `MissingExtraError` then, so that
-    a run is refused before it begins."""
-
-    def require_packages(self) -> None: ...
 
 
 @runtime_checkable
@@ -406,6 +399,22 @@ class HasSlowdowns(Protocol):
     nothing does. Commands print them before they open a model."""
 
     def slowdowns(self) -> Sequence[str]: ...
+
+
+@runtime_checkable
+class BindsRenderer(Protocol):
+    """A backend that binds a renderer's config to a model's tokenizer without opening the model; it gives None where
+    that is not on this machine yet."""
+
+    def bind_renderer(self, model: Any, renderer: Any) -> Renderer | None: ...
+
+
+@runtime_checkable
+class HasNote(Protocol):
+    """A renderer that says in a sentence which format it writes, and why; empty where there is nothing to say."""
+
+    @property
+    def note(self) -> str: ...
 
 
 @runtime_checkable

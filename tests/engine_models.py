@@ -22,6 +22,8 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    StableLmConfig,
+    StableLmForCausalLM,
 )
 
 from sojourn.types import IntArray
@@ -64,10 +66,14 @@ def build(family: str, seed: int = 0, vocabulary: int = VOCABULARY) -> Any:
             "eos_token_id": STOP,
         }
         model = GPT2LMHeadModel(GPT2Config(vocab_size=vocabulary, **shape))
+    elif family == "stablelm":
+        model = StableLmForCausalLM(StableLmConfig(**sizes, partial_rotary_factor=0.5))
     elif family == "phi":
         model = PhiForCausalLM(PhiConfig(**{**sizes, "num_key_value_heads": 4}))
     else:
         layers = ["sliding_attention", "full_attention", "sliding_attention"]
+        if family == "gemma3_of_six":  # layers, as the real ones repeat them
+            layers, sizes = ["sliding_attention"] * 5 + ["full_attention"], {**sizes, "num_hidden_layers": 6}
         shape = {"head_dim": 12, "query_pre_attn_scalar": 12, "sliding_window": 8, "layer_types": layers}
         model = Gemma3ForCausalLM(Gemma3TextConfig(**sizes, **shape, final_logit_softcapping=5.0))
     with torch.no_grad():  # none of these begins at 0 or 1

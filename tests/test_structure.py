@@ -15,8 +15,8 @@ from sojourn.config.lookup import find
 ROOT = Path(__file__).parent.parent / "sojourn"
 WORLDS = ROOT.parent / "worlds"
 ORDER = [
-    "types", "finite", "call_text", "secrets", "errors", "codec", "files", "threads", "event_loop", "timeline",
-    "protocols", "abilities", "failures", "config", "composite", "schedules", "optim", "intervals", "models",
+    "types", "finite", "call_text", "secrets", "errors", "verdict", "codec", "files", "threads", "event_loop",
+    "timeline", "protocols", "abilities", "failures", "config", "composite", "schedules", "optim", "intervals", "models",
     "tasks", "curricula",
     "record", "plot", "terminal", "envs", "render", "agents", "rollout", "rewards", "sources", "filters", "credit",
     "batch", "streams", "losses", "backends", "display", "train", "checks", "replay", "arena", "method_docs",

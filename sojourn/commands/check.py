@@ -22,6 +22,7 @@ SUITES = {
     "reward": "sojourn.checks.reward:check_reward",
     "filter": "sojourn.checks.filter:check_filter",
     "curriculum": "sojourn.checks.curriculum:check_curriculum",
+    "stream": "sojourn.checks.stream:check_stream",
     "estimator": "sojourn.checks.estimator:check_estimator",
     "loss": "sojourn.checks.loss:check_loss",
     "backend": "sojourn.checks.backend:check_backend",
@@ -86,6 +87,8 @@ def _kind_of_class(cls: Any) -> str:
         return "agent"
     if hasattr(cls, "bind") and {"tasks", "seed"} <= _takes(cls.bind):
         return "curriculum"
+    if hasattr(cls, "provides") and "context" in _takes(cls.__call__):
+        return "stream"
     if "group" in _takes(cls.__call__):
         return "filter" if "scores" in _takes(cls.__call__) else "reward"
     return "backend" if hasattr(cls, "open") and "renderer" in _takes(cls.open) else "env"

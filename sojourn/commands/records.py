@@ -33,7 +33,7 @@ def export(
     ],
     episodes: Episodes = None,
     format: Annotated[
-        str, typer.Option(help="Of episodes: prov, adp, chat or parquet. Of the model: hf, merged or lora.")
+        str, typer.Option(help="Of episodes: prov, adp, chat or parquet. Of the model: hf, merged, lora or gguf.")
     ] = "chat",
     out: Annotated[
         Path | None, typer.Option(help="The file (of a model: the folder) to write, which must not exist.")
@@ -44,8 +44,8 @@ def export(
     ] = False,
     dtype: Annotated[str, typer.Option(help="Of a model: its numbers are written as fp32 or bf16.")] = "",
 ) -> None:
-    """Export the model for transformers or peft; or episodes as W3C PROV, Agent Data Protocol, chat messages or
-    Parquet."""
+    """Export the model for transformers, peft or llama.cpp; or episodes as W3C PROV, Agent Data Protocol, chat messages
+    or Parquet."""
     from sojourn import model_export
 
     if format in model_export.FORMATS:

@@ -133,16 +133,22 @@ def _dry(resolved: Resolved) -> None:
 
 
 def check_buildable(recipe: Recipe) -> None:
-    """Refuses a model or weights that do not exist, a package that is missing, and a split without tasks."""
-    from sojourn.abilities import RequiresPackages
+    """Refuses a model, weights or packages that do not exist, a renderer that does not fit the model, and a split
+    without tasks; says once which chat format is used where that is no matter of course."""
+    from sojourn.abilities import BindsRenderer, HasNote
+    from sojourn.record.metrics import NeedsPackages
     from sojourn.tasks.listed import listed
     from sojourn.train.weights import found_weights
 
-    for sink in recipe.record.sinks:
-        if isinstance(sink, RequiresPackages):
-            sink.require_packages()
     found_weights(recipe)
     recipe.backend.check(recipe.model, recipe.critic)
+    for sink in recipe.record.sinks:
+        if isinstance(sink, NeedsPackages):
+            sink.require_packages()
+    backend = recipe.backend
+    bound = backend.bind_renderer(recipe.model, recipe.renderer) if isinstance(backend, BindsRenderer) else None
+    if isinstance(bound, HasNote) and bound.note:
+        print(f"note: {bound.note}", file=sys.stderr)
     for split in dict.fromkeys((recipe.curriculum.split, recipe.evaluation.split)):
         if not len(listed(recipe.env, split)):
             raise ConfigError(f"the split '{split}' of the world has no tasks: give it some")

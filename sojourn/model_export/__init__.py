@@ -18,7 +18,7 @@ from sojourn.record.run_weights import NamedRun, find_weights
 from sojourn.train import resolve as recipes
 from sojourn.train.weights import found_weights
 
-FORMATS = ("hf", "merged", "lora")  # of all backends; each says which it writes
+FORMATS = ("hf", "merged", "lora", "gguf")  # of all backends; each says which it writes
 DTYPES = ("fp32", "bf16")
 
 

@@ -39,7 +39,7 @@ def write_card(run: RunFolder, recipe: Recipe, weights: Weights, made: ExportedM
         _front_matter(made, format),
         f"# {recipe.name}",
         _origin(run, weights, made),
-        f"## Use\n\nIn this folder:\n\n```{'sh' if format == 'gguf' else 'python'}\n{made.use}```",
+        f"## Use\n\nIn this folder:\n\n```python\n{made.use}```",
         f"## Task\n\n{_worlds(recipe)}",
         f"## Data\n\n{_data(run, recipe, weights)}",
         f"## Results\n\n{_results(run, recipe, weights, (out / CURVE).exists())}",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sojourn.errors import RecordError
 
-FOLDER, FILE = 0o700, 0o600  # modes that let only the owner read
+FOLDER_MODE, FILE_MODE = 0o700, 0o600  # only the owner may read
 
 
 def private(folder: Path) -> bool:
@@ -24,7 +24,7 @@ def make_private(folder: Path) -> None:
     """Lets only its owner read a folder and everything in it."""
     for path in (folder, *folder.rglob("*")):
         if not path.is_symlink():
-            path.chmod(FOLDER if path.is_dir() else FILE)
+            path.chmod(FOLDER_MODE if path.is_dir() else FILE_MODE)
 
 
 @contextmanager
@@ -33,12 +33,12 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # safetensors gives errors of the system as text only
+        # safetensors raises errors of the system as plain text
         if not isinstance(error, OSError) and "(os error " not in str(error):
             raise
         reason = getattr(error, "strerror", None) or error
         raise RecordError(
-            f"{path} cannot be written ({reason}): what was there before is unchanged; free space or allow writing "
+            f"{path} cannot be written ({reason}): its earlier content is unchanged; free space or allow writing "
             "there, then try again"
         ) from error
 
@@ -53,7 +53,7 @@ def write_file(path: Path, write: Callable[[Path], object]) -> None:
         try:
             write(temporary)
             if private(path.parent):
-                temporary.chmod(FILE)
+                temporary.chmod(FILE_MODE)
             sync(temporary)
             os.replace(temporary, path)
         except BaseException:

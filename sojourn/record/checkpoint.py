@@ -23,13 +23,14 @@ import numpy as np
 
 from sojourn.errors import RecordError
 from sojourn.files import open_regular, read_text
-from sojourn.record.atomic import FILE, make_private, private, sync, sync_tree, writing
+from sojourn.record.atomic import FILE_MODE, make_private, private, sync, sync_tree, writing
 from sojourn.record.episodes.step_file import UNREADABLE
 
 ARRAY = "__array__"
 MAX_STATE_BYTES = 1 << 30  # of a state without its arrays
-MALFORMED = (OSError, ValueError, KeyError, TypeError, AttributeError)  # what reading a manifest may raise
-MISFITS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # of another form
+MALFORMED = (OSError, ValueError, KeyError, TypeError, AttributeError)  # raised by reading a damaged manifest
+# raised by restoring a state of another version
+INCOMPATIBLE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 State = Mapping[str, Any]
 
 
@@ -77,13 +78,13 @@ class Checkpoint:
 
     def mark(self) -> None:
         """Marks this checkpoint, so that it is never pruned."""
-        (self.path / "marked").touch(FILE)
+        (self.path / "marked").touch(FILE_MODE)
 
 
 def save(
     folder: str | Path, step: int, write: Callable[[Path], None], state: State, *, keep: int = 2, mark: bool = False
 ) -> Checkpoint:
-    """Writes a checkpoint, whose weights `write` puts into the folder that it is given.
+    """Writes a checkpoint; `write` writes the weights into the folder whose path it gets.
 
     The checkpoint appears only once all of it is on the disk. `state` may nest mappings, sequences, numbers, text, None
     and numpy arrays. Marked checkpoints do not count towards `keep`.
@@ -125,10 +126,10 @@ def warn(sentence: str) -> None:
     warnings.warn(sentence, RuntimeWarning, stacklevel=3)
 
 
-def latest(folder: str | Path, tell: Callable[[str], None] = warn) -> Checkpoint | None:
+def latest(folder: str | Path, report: Callable[[str], None] = warn) -> Checkpoint | None:
     """Returns the newest checkpoint that `verify` accepts, None if there are none at all.
 
-    `tell` gets a sentence for each newer one that is damaged. Raises RecordError if all are damaged, since only the
+    `report` gets a sentence for each newer one that is damaged. Raises RecordError if all are damaged, since only the
     owner of a run may decide to start it again over its records.
     """
     damaged: list[tuple[Checkpoint, RecordError]] = []
@@ -148,7 +149,7 @@ def latest(folder: str | Path, tell: Callable[[str], None] = warn) -> Checkpoint
                     continue  # a running run has saved this one meanwhile
                 steps = newer.step - candidate.step
                 lost = f"{steps} step{'s' * (steps != 1)} earlier"
-                tell(f"{error}; {candidate.path.name} is used instead, {lost}")
+                report(f"{error}; {candidate.path.name} is used instead, {lost}")
             return candidate
     if damaged:
         raise damaged[0][1]
@@ -157,10 +158,10 @@ def latest(folder: str | Path, tell: Callable[[str], None] = warn) -> Checkpoint
 
 @contextmanager
 def restoring(part: str, stage: str = "its stage") -> Iterator[None]:
-    """Turns what a state raises that was saved in another form into a RecordError that says how to go on."""
+    """Turns the error of restoring a state that was saved in another form into a RecordError that says how to go on."""
     try:
         yield
-    except MISFITS as error:
+    except INCOMPATIBLE as error:
         why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise RecordError(
             f"the saved state of {part} does not fit this version of Sojourn ({why}): resume the run with the version "
@@ -177,7 +178,7 @@ def truncate(folder: str | Path, step: int) -> None:
 
 
 def _candidates(folder: Path) -> list[Checkpoint]:
-    """Returns what has the name of a checkpoint, oldest first.
+    """Returns the folders with the name of a checkpoint, oldest first; some may be incomplete.
 
     An interrupted replacement leaves `.step-N.old`, which comes before `step-N`.
     """

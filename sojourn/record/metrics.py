@@ -10,10 +10,12 @@ import hashlib
 import json
 import math
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, NamedTuple
+from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, Protocol, runtime_checkable
 
 from sojourn.config.fields import NONBLANK
 from sojourn.errors import MissingExtraError, RecordError
@@ -41,7 +43,7 @@ class Jsonl:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         with writing(self.path):
-            _end_line(self.path)
+            _drop_partial_line(self.path)
             self._file = self.path.open("a")
 
     def write(self, step: int, stage: str, values: Mapping[str, float]) -> None:
@@ -55,7 +57,7 @@ class Jsonl:
         """Removes the first line at or after `step` (of `stage`, if given) and all that follow, for a resumed run."""
         with writing(self.path):
             self._file.close()
-            _cut(self.path, step, stage)
+            _truncate(self.path, step, stage)
             self._file = self.path.open("a")
 
     def close(self) -> None:
@@ -85,15 +87,15 @@ def last(path: str | Path) -> Line | None:
         return None
     try:
         with open_regular(path) as file:
-            size, taken = file.seek(0, os.SEEK_END), 1 << 16
+            size, tail = file.seek(0, os.SEEK_END), 1 << 16
             while True:
-                file.seek(max(size - taken, 0))
-                lines = file.read(taken).splitlines(keepends=True)
-                whole = lines if taken >= size else lines[1:]
+                file.seek(max(size - tail, 0))
+                lines = file.read(tail).splitlines(keepends=True)
+                whole = lines if tail >= size else lines[1:]
                 found = [line for raw in whole if (line := _parse(raw)) is not None]
-                if found or taken >= min(size, MAX_TAIL_BYTES):
+                if found or tail >= min(size, MAX_TAIL_BYTES):
                     return found[-1] if found else None
-                taken *= 8
+                tail *= 8
     except OSError as error:
         raise RecordError(f"{path} cannot be read ({error.strerror}): restore it from a copy, or remove it") from error
 
@@ -116,6 +118,13 @@ class Sinks:
             sink.close()
 
 
+@runtime_checkable
+class NeedsPackages(Protocol):
+    """A sink that `require_packages` asks before a run begins; it raises `MissingExtraError` where one is missing."""
+
+    def require_packages(self) -> None: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class TensorBoard:
     """Writes event files for `tensorboard --logdir` to `folder` in the run folder; a resumed run adds a second file."""
@@ -127,15 +136,13 @@ class TensorBoard:
             raise ValueError(f"folder = {self.folder!r}: expected a folder inside the run folder, such as 'events'")
 
     def require_packages(self) -> None:
-        try:
-            import torch.utils.tensorboard  # noqa: F401
-        except ImportError as error:
-            raise MissingExtraError(f"sink 'tensorboard' needs tensorboard and torch ({error}): {TRACKING}") from error
+        _require("tensorboard", "tensorboard", "torch")
 
     def bind(self, folder: Path, config: Mapping[str, Any]) -> Sink:
-        self.require_packages()
-        from torch.utils.tensorboard import SummaryWriter
-
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MissingExtraError(f"sink 'tensorboard' needs tensorboard and torch ({error}): {TRACKING}") from error
         return _TensorBoard(SummaryWriter(str(folder / self.folder)))
 
 
@@ -147,10 +154,7 @@ class Wandb:
     mode: Literal["auto", "online", "offline"] = "auto"
 
     def require_packages(self) -> None:
-        try:
-            import wandb  # noqa: F401
-        except ImportError as error:
-            raise MissingExtraError(f"sink 'wandb' needs wandb, which is not installed: {TRACKING}") from error
+        _require("wandb", "wandb")
 
     def bind(self, folder: Path, config: Mapping[str, Any]) -> Sink:
         self.require_packages()
@@ -180,10 +184,7 @@ class Trackio:
     space: str = ""
 
     def require_packages(self) -> None:
-        try:
-            import trackio  # noqa: F401
-        except ImportError as error:
-            raise MissingExtraError(f"sink 'trackio' needs trackio, which is not installed: {TRACKING}") from error
+        _require("trackio", "trackio")
 
     def bind(self, folder: Path, config: Mapping[str, Any]) -> Sink:
         self.require_packages()
@@ -198,6 +199,14 @@ class Trackio:
             embed=False,
         )
         return _Trackio(opened)
+
+
+def _require(sink: str, *packages: str) -> None:
+    """Raises `MissingExtraError` where a package that a sink needs is not installed; imports none."""
+    for package in packages:
+        found = sys.modules[package] if package in sys.modules else find_spec(package)
+        if found is None:
+            raise MissingExtraError(f"sink '{sink}' needs {package}, which is not installed: {TRACKING}")
 
 
 class _TensorBoard:
@@ -266,9 +275,9 @@ def _parse(raw: bytes) -> Line | None:
         return None
 
 
-def _cut(path: Path, step: int, stage: str | None) -> None:
+def _truncate(path: Path, step: int, stage: str | None) -> None:
     """Removes the first line at or after the step, and all that follow it."""
-    with _to_change(path) as file:
+    with _open_to_edit(path) as file:
         while raw := file.readline():
             line = _parse(raw)
             if line is not None and line.step >= step and stage in (None, line.stage):
@@ -277,11 +286,11 @@ def _cut(path: Path, step: int, stage: str | None) -> None:
                 break
 
 
-def _end_line(path: Path) -> None:
-    """Cuts off a half-written last line, so that the next one starts a new line."""
+def _drop_partial_line(path: Path) -> None:
+    """Removes a half-written last line, so that the next line starts on its own."""
     if not path.exists():
         return
-    with _to_change(path) as file:
+    with _open_to_edit(path) as file:
         end = file.seek(0, os.SEEK_END)
         while end:  # block by block from the end, as the file may be of any size
             begin = max(end - MAX_LINE_BYTES, 0)
@@ -294,7 +303,7 @@ def _end_line(path: Path) -> None:
         file.truncate(end)
 
 
-def _to_change(path: Path) -> BinaryIO:
+def _open_to_edit(path: Path) -> BinaryIO:
     return os.fdopen(descriptor(path, os.O_RDWR), "rb+")
 
 

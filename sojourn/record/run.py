@@ -27,9 +27,9 @@ from sojourn.config import plugins
 from sojourn.config.old_keys import upgraded
 from sojourn.config.toml import MAX_CHARACTERS, parsed
 from sojourn.errors import RecordError
-from sojourn.files import descriptor as opened
+from sojourn.files import descriptor as open_descriptor
 from sojourn.files import read_bytes, read_text
-from sojourn.record.atomic import FOLDER, make_private, sync_tree, write_bytes
+from sojourn.record.atomic import FOLDER_MODE, make_private, sync_tree, write_bytes
 from sojourn.record.blobs import Blobs
 from sojourn.record.source import revision, source_of
 from sojourn.record.summary import Summary
@@ -50,8 +50,8 @@ PACKAGES = (
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of our code, Python and the installed packages, the machine, and the time: what a run's
-    results depend on beside its config."""
+    """Returns what a run's results depend on beside its config: the versions of Sojourn, Python and the installed
+    packages, the machine, and the time."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     known = {"sojourn": sojourn.__version__, **revision(), "python": platform.python_version()}
     known |= {"machine": platform.platform(), "began": now, **plugins.distributions()}
@@ -65,7 +65,7 @@ def versions() -> dict[str, str]:
 
 
 class RunFolder:
-    """An open run folder, made by `create`, `open` or `read`, of which only `read` does not lock it.
+    """An open run folder. `create` and `open` lock it, to write; `read` does not.
 
     The lock is `flock` on the file `lock`, which the system releases however the process ends.
     """
@@ -93,9 +93,9 @@ class RunFolder:
         lock = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.mkdir(FOLDER)
+            temporary.mkdir(FOLDER_MODE)
             lock = _lock(temporary)
-            _fill(temporary, config, dict(seeds or {}), dict(versions or globals()["versions"]()))
+            _write_files(temporary, config, dict(seeds or {}), dict(versions or globals()["versions"]()))
             os.rename(temporary, path)
         except BaseException as error:
             if lock is not None:
@@ -177,7 +177,7 @@ class RunFolder:
 
     def write_json(self, name: str, value: Any) -> None:
         """Replaces a small JSON file of the folder, whole or not at all."""
-        self._must_write()
+        self._require_writable()
         write_bytes(self.path / name, (json.dumps(value, indent=1) + "\n").encode())
 
     def read_json(self, name: str, default: Any = None) -> Any:
@@ -220,7 +220,7 @@ class RunFolder:
 
     def discard(self) -> None:
         """Deletes the folder."""
-        self._must_write()
+        self._require_writable()
         shutil.rmtree(self.path)
 
     def close(self) -> None:
@@ -235,12 +235,12 @@ class RunFolder:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _must_write(self) -> None:
+    def _require_writable(self) -> None:
         if not self.writable:
             raise RecordError(f"{self.path} was opened to read, not to write: open it with RunFolder.open")
 
 
-def _fill(folder: Path, config: str, seeds: Mapping[str, int], versions: Mapping[str, str]) -> None:
+def _write_files(folder: Path, config: str, seeds: Mapping[str, int], versions: Mapping[str, str]) -> None:
     (folder / "config.toml").write_bytes(config.encode())
     (folder / "versions.json").write_text(json.dumps({**versions, "config": _digest(config)}, indent=1) + "\n")
     (folder / "seeds.json").write_text(json.dumps(seeds, indent=1) + "\n")
@@ -268,7 +268,9 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
     try:
         return parsed(text)
     except ValueError as error:
-        raise RecordError(f"{path} would not be TOML ({error}): a run folder must itself be a valid config") from error
+        raise RecordError(
+            f"{path} is not valid TOML ({error}): the config of a run folder must be readable as a config"
+        ) from error
 
 
 def _existing(path: str | Path) -> Path:
@@ -280,11 +282,11 @@ def _existing(path: str | Path) -> Path:
 
 def _lock(folder: Path) -> int:
     try:
-        descriptor = opened(folder / "lock", os.O_RDWR | os.O_CREAT)
+        descriptor = open_descriptor(folder / "lock", os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise RecordError(f"{folder} cannot be written: {error}; choose a folder that you may write to") from error
     try:
-        _take(descriptor)
+        _acquire(descriptor)
     except OSError as error:
         holder = os.read(descriptor, 32).decode().strip() or "unknown"
         os.close(descriptor)
@@ -296,8 +298,8 @@ def _lock(folder: Path) -> int:
     return descriptor
 
 
-def _take(descriptor: int) -> None:
-    """Takes the lock; it retries, since `run_status.locked` holds it for a moment to see whether a run is active."""
+def _acquire(descriptor: int) -> None:
+    """Acquires the lock; it retries, since `run_status.locked` holds it for a moment to see whether a run is active."""
     for _ in range(30):
         try:
             return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

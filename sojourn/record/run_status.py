@@ -1,4 +1,4 @@
-"""Reads the status of a run: what it is, whether it is running, how far it came and what its evaluations gave."""
+"""Reads the status of a run: its config, whether it is running, how far it is, and the results of its evaluations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from sojourn.errors import RecordError
-from sojourn.files import descriptor as opened
+from sojourn.files import descriptor as open_descriptor
 from sojourn.intervals import Estimate, wilson
 from sojourn.record import metrics
 from sojourn.record.run import RunFolder
@@ -19,6 +19,7 @@ from sojourn.record.summary import Summary
 
 Value = TypeVar("Value")
 SKIPPED_CHECKPOINTS = "passed_over.json"  # a sentence for each damaged checkpoint that a resumed run skipped
+CHAT_FORMAT = "chat_format.json"  # which chat format the model is given, and why
 FAILURE = "failure.json"  # why a run failed
 
 
@@ -86,7 +87,7 @@ def read_status(path: Path) -> RunStatus:
     """Returns the status of a run; damage to its folder is reported in `missing` and raises nothing."""
     missing: list[str] = []
 
-    def readable(read: Callable[[], Value], default: Value) -> Value:
+    def read_or(read: Callable[[], Value], default: Value) -> Value:
         try:
             return read()
         except RecordError as error:
@@ -97,12 +98,12 @@ def read_status(path: Path) -> RunStatus:
         run = RunFolder.read(path)
     except RecordError as error:
         return RunStatus(path=path, state=State.DAMAGED, changed=_changed(path), missing=(str(error),))
-    config = readable(lambda: run.config, {})
-    evaluations = readable(
+    config = read_or(lambda: run.config, {})
+    evaluations = read_or(
         lambda: [Evaluated(e["name"], Summary.from_json(e["summary"])) for e in run.evaluations()], []
     )
-    last = readable(lambda: metrics.last(path / "metrics.jsonl"), None)
-    cause = str(_table(readable(lambda: run.read_json(FAILURE, {}), {})).get("cause", ""))
+    last = read_or(lambda: metrics.last(path / "metrics.jsonl"), None)
+    cause = str(_table(read_or(lambda: run.read_json(FAILURE, {}), {})).get("cause", ""))
     missing += _skipped_checkpoints(run)
     stages = [(str(s.get("name", "")), _count(s.get("steps"))) for s in _tables(config.get("stages"))]
     evaluated = {evaluation.name for evaluation in evaluations}
@@ -146,7 +147,7 @@ def locked(folder: Path) -> bool:
     It takes the lock for a moment; a writer that starts just then waits for it.
     """
     try:
-        descriptor = opened(folder / "lock")
+        descriptor = open_descriptor(folder / "lock")
     except OSError:
         return False
     try:

@@ -51,14 +51,14 @@ def available_weights(run: Path) -> list[Weights]:
     return [Weights(BEFORE, None), *(Weights(ends.get(c.step, str(c.step)), c) for c in held)]
 
 
-def find_weights(run: Path, name: str, tell: Callable[[str], None] = lambda sentence: None) -> Weights:
+def find_weights(run: Path, name: str, report: Callable[[str], None] = lambda sentence: None) -> Weights:
     """Returns the weights of this name (a stage, a number of steps, or "before"), by default the newest.
 
-    `tell` gets a sentence for each damaged checkpoint that is newer than the one that is returned.
+    `report` gets a sentence for each damaged checkpoint that is newer than the one that is returned.
     """
     available = available_weights(run)
     if not name:
-        newest = checkpoint.latest(run / "checkpoints", tell)
+        newest = checkpoint.latest(run / "checkpoints", report)
         if newest is None:
             raise RecordError(
                 f"'{run}' has no complete checkpoint yet: train it first, or name its initial weights, {run}@{BEFORE}"

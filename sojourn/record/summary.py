@@ -105,7 +105,7 @@ def _statistics(plays: Sequence[_Play]) -> TaskStatistics:
         turns=mean([len(play.trajectory.turns) for play in plays], tasks),
         tokens=mean([sum(len(turn.sample.tokens) for turn in play.trajectory.turns) for play in plays], tasks),
         malformed=proportion([malformed for _, malformed in turns], [task for task, _ in turns]),
-        pass_at={k: pass_rate(by_task, k) for k in _ks(by_task)},
+        pass_at={k: pass_rate(by_task, k) for k in _pass_at_ks(by_task)},
     )
 
 
@@ -113,12 +113,12 @@ def _malformed(trajectory: Trajectory) -> list[bool]:
     return [turn.message is None or turn.info.get("malformed", 0.0) > 0 for turn in trajectory.turns]
 
 
-def _ks(by_task: Sequence[tuple[int, int]]) -> list[int]:
-    """Returns 1, 2, 4, ... up to how often at least half of the tasks were played."""
+def _pass_at_ks(by_task: Sequence[tuple[int, int]]) -> list[int]:
+    """Returns the k of pass@k: 1, 2, 4, ... up to the number of plays that at least half of the tasks have."""
     if not by_task:
         return []
-    most = int(np.median([plays for plays, _ in by_task]))
-    return [1 << power for power in range(most.bit_length()) if 1 << power <= most]
+    median = int(np.median([plays for plays, _ in by_task]))
+    return [1 << power for power in range(median.bit_length()) if 1 << power <= median]
 
 
 def _statistics_json(statistics: TaskStatistics) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from sojourn.record import metrics
 from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
-from sojourn.record.run_status import RunStatus, read_status
+from sojourn.record.run_status import CHAT_FORMAT, RunStatus, read_status
 from sojourn.terminal.clean import clean, one_line
 from sojourn.terminal.evaluations import side_by_side
 from sojourn.terminal.jsonable import jsonable
@@ -159,9 +159,12 @@ def _head(run: RunStatus, width: int) -> Iterator[Text]:
     if text:
         yield Text(text)
     try:
-        config = RunFolder.read(run.path).config
+        folder = RunFolder.read(run.path)
+        config, chat_format = folder.config, folder.read_json(CHAT_FORMAT, "")
     except RecordError:
         return
+    if chat_format:
+        yield Text(one_line(str(chat_format), 500), "dim")
     for stage in config.get("stages", ()):
         if isinstance(stage, Mapping):
             yield Text(f"stage {one_line(_stage(stage))}", "dim")

@@ -52,6 +52,14 @@ class Mute:
         return self
 
 @dataclass(frozen=True)
+class Half:
+    provides = "half"
+    reference = False
+
+    async def __call__(self, context):
+        return []
+
+@dataclass(frozen=True)
 class Won:
     async def __call__(self, group):
         return [t.success for t in group.trajectories]
@@ -74,6 +82,7 @@ class Last:
     ("name", "sentence"),
     [
         ("Mute", "Mute has no act()"),
+        ("Half", "0 lists for 6 groups"),
         ("Won", "bool: expected a Score"),
         ("Second", "expected numbers from 0 to 0"),
         ("Last", "Last has no draw()"),

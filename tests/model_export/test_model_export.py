@@ -3,7 +3,9 @@
 import json
 import re
 
+import engine_models
 import exported_run
+import gguf
 import numpy as np
 import pytest
 import tomli_w
@@ -13,7 +15,8 @@ from safetensors.torch import load_file
 from test_cli import sojourn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from sojourn.errors import ConfigError, RecordError
+from sojourn.backends.torch.models.gguf_export import save_gguf
+from sojourn.errors import ConfigError, ModelError, RecordError
 from sojourn.model_export import export_model
 from sojourn.record.run import RunFolder
 
@@ -22,11 +25,11 @@ FAMILIES = ["llama", "qwen2", "qwen3", "mistral", "gemma3", "gpt2", "phi"]
 
 def logits_of(model):
     with torch.no_grad():
-        return model(torch.from_numpy(exported_run.tokens_of(exported_run.TEXT))[None]).logits[0]
+        return model(torch.from_numpy(exported_run.TOKENS)[None]).logits[0]
 
 
 def scores_of(logits):
-    tokens = exported_run.tokens_of(exported_run.TEXT)
+    tokens = exported_run.TOKENS
     return logits.log_softmax(-1).numpy()[np.arange(len(tokens) - 1), tokens[1:]]
 
 
@@ -60,9 +63,9 @@ def test_adapters_merged_and_alone_give_the_same_logits(adapted, tmp_path):
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
     loaded = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), tmp_path / "lora")
     assert json.loads((tmp_path / "lora" / "adapter_config.json").read_text())["base_model_name_or_path"] == str(base)
-    for model in (merged, loaded):
-        torch.testing.assert_close(logits_of(model), logits, rtol=0, atol=1e-5)
-        np.testing.assert_allclose(scores_of(logits_of(model)), scores, rtol=0, atol=1e-5)
+    torch.testing.assert_close(logits_of(loaded), logits, rtol=0, atol=1e-5)  # the trainer does not merge
+    np.testing.assert_allclose(scores_of(logits_of(merged)), scores, rtol=0, atol=1e-5)  # the sampler does
+    torch.testing.assert_close(logits_of(merged), logits, rtol=0, atol=1e-4)
     export_model(f"{run}@before", tmp_path / "before")
     before = AutoModelForCausalLM.from_pretrained(tmp_path / "before", dtype=torch.float32)
     torch.testing.assert_close(logits_of(before), logits_of(AutoModelForCausalLM.from_pretrained(base)))
@@ -117,3 +120,26 @@ def test_what_cannot_be_exported_is_said(trained, tmp_path):
     assert (refused.returncode, "--dtype is of models" in refused.stderr) == (2, True)
     refused = sojourn(tmp_path, "export", str(trained), "--format", "hff", "--out", "x")
     assert (refused.returncode, "did you mean 'hf'?" in refused.stderr) == (2, True)
+
+
+def test_a_gguf_holds_the_weights_the_tokens_and_what_ends_a_turn(adapted, tmp_path):
+    """What llama.cpp computes of it: tests/equivalence/test_llama_cpp.py."""
+    _, run, _, _ = adapted
+    export_model(run, tmp_path / "gguf", "gguf")
+    export_model(run, tmp_path / "hf")
+    assert sorted(path.name for path in (tmp_path / "gguf").iterdir()) == ["README.md", "model.gguf"]
+    read = gguf.GGUFReader(tmp_path / "gguf" / "model.gguf")
+    weights = load_file(tmp_path / "hf" / "model.safetensors")
+    tensors = {tensor.name: tensor.data for tensor in read.tensors}
+    assert len(tensors) == len(weights)
+    np.testing.assert_array_equal(tensors["token_embd.weight"], weights["model.embed_tokens.weight"].numpy())
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "hf")
+    stop = read.fields["tokenizer.ggml.eos_token_id"].contents()
+    assert read.fields["tokenizer.ggml.tokens"].contents()[stop] == tokenizer.eos_token == "<|im_end|>"
+    assert read.fields["tokenizer.chat_template"].contents() == tokenizer.chat_template
+
+
+def test_an_architecture_that_llama_cpp_is_not_known_to_read_is_refused(tmp_path):
+    model = engine_models.build("stablelm")
+    with pytest.raises(ModelError, match="a model of the type stablelm cannot be written as GGUF: expected llama"):
+        save_gguf(model, exported_run.byte_level(), None, "fp32", "odd", tmp_path)

@@ -75,7 +75,7 @@ def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path):
 
 
 def test_failed_creation_leaves_nothing(tmp_path: Path):
-    with pytest.raises(RecordError, match="would not be TOML"):
+    with pytest.raises(RecordError, match="is not valid TOML"):
         RunFolder.create(tmp_path / "a", "= nonsense")
     with pytest.raises(TypeError):
         RunFolder.create(tmp_path / "a", CONFIG, seeds={"run": object()})  # type: ignore[dict-item]

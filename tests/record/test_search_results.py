@@ -150,7 +150,7 @@ def test_pages_follow_each_other_and_hold_everything_once(run: Path, held, order
     every = sum(CASES[words](entry, episode) for entry, episode in held)
     with closing(open_to_read(run / "episodes.sqlite")) as database:
         while after is not None:
-            got = page(database, query, 30, after, most=most)
+            got = page(database, query, 30, after, max_counted=most)
             pages.append(got.rows)
             after = got.next
             assert got.total == min(most + 1, every)
@@ -180,7 +180,7 @@ def test_a_page_that_none_gave_is_refused(run: Path):
             ("sort:reward", "1:1 OR 1"),
             ("", "-1"),
         ):
-            with pytest.raises(QueryError, match="is no place in these results"):
+            with pytest.raises(QueryError, match="is no position in these results"):
                 store.search(text, after=after)
         for limit in (0, -1, 1001):
             with pytest.raises(QueryError, match=f"a page of {limit} rows: ask for 1 to 1000"):

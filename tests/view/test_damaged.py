@@ -63,7 +63,7 @@ DAMAGES = {  # what is done, the page that says so, and what it says
     "an episode lost": (removed(STEP), "/episodes/EPISODE", f"{STEP} is missing"),
     "all records lost": (removed("tokens"), "", "tokens is missing: no episode can be opened"),
     "records and index lost": (removed("tokens", "episodes.sqlite"), "", "tokens is missing: there are no episodes"),
-    "config broken": (replaced("config.toml", "[[["), "", "config.toml would not be TOML"),
+    "config broken": (replaced("config.toml", "[[["), "", "config.toml is not valid TOML"),
     "config lost": (removed("config.toml"), "", "is not a run folder: expected a config.toml"),
     "config odd": (replaced("config.toml", 'name=3\nmodel=4\nenv=[1]\nstages=7\nseed="x"\nrecord=5'), "", ""),
     "vocabulary broken": (

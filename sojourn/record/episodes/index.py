@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from sojourn.errors import RecordError
 from sojourn.files import require_regular
-from sojourn.record.atomic import FILE, private
+from sojourn.record.atomic import FILE_MODE, private
 from sojourn.record.episodes.episode_row import (
     COLUMNS,
     OLDEST_COLUMNS,
@@ -58,7 +58,7 @@ COMMIT;
 
 
 class OlderIndexError(sqlite3.DatabaseError):
-    """The index of an older Sojourn, which has no words and fewer columns."""
+    """The index was written by an older Sojourn, without words and with fewer columns."""
 
 
 class IndexedEpisode(NamedTuple):
@@ -77,7 +77,7 @@ def prepare(path: Path) -> sqlite3.Connection:
     _require_files(path)
     with suppress(OSError):  # SQLite's own error is clearer
         if private(path.parent) and not path.exists():
-            path.touch(FILE)
+            path.touch(FILE_MODE)
     database = sqlite3.connect(path, check_same_thread=False)
     try:
         database.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # of a new file
@@ -164,7 +164,8 @@ def remove(database: sqlite3.Connection, stage: str, step: int) -> None:
 
 
 def labels(database: sqlite3.Connection, kind: str) -> list[str]:
-    """Returns every value of a kind of label; each is looked up after the last, so SQLite skips the rows in between."""
+    """Returns every value of a kind of label. Each is looked up after the last one, so SQLite skips the rows
+    between."""
     following = "SELECT min(value) FROM labels WHERE kind = :kind"
     statement = f"""
         WITH RECURSIVE each (value) AS (

@@ -122,16 +122,16 @@ def _encode(record: Record) -> bytes:
     episode = record.episode
     turns = [turn for trajectory in episode.trajectories for turn in trajectory.turns]
     allowed = [ids for turn in turns for ids in (turn.sample.allowed or ())]
-    _check(record)
+    _require_aligned(record)
     arrays = {
-        "context": _narrow([turn.context for turn in turns]),
-        "sampled": _narrow([turn.sample.tokens for turn in turns]),
+        "context": _in_smallest_type([turn.context for turn in turns]),
+        "sampled": _in_smallest_type([turn.sample.tokens for turn in turns]),
         "logprobs": _join([turn.sample.logprobs for turn in turns]),
         "scores": _join([score.turns for score in record.scores]),
         "credits": _join([part for credit in record.credits for part in credit.tokens]),
         "targets": _join([part for credit in record.credits for part in credit.targets or ()]),
         **{f"stream {n}": _join([part for turns in values for part in turns]) for n, values in record.streams.items()},
-        "allowed": _narrow([ids for ids in allowed if ids is not None]),
+        "allowed": _in_smallest_type([ids for ids in allowed if ids is not None]),
         "allowed_sizes": np.array([-1 if ids is None else len(ids) for ids in allowed], dtype=np.int32),
     }
     arrays = {name: array.astype(array.dtype.newbyteorder("<")) for name, array in arrays.items() if len(array)}
@@ -140,7 +140,7 @@ def _encode(record: Record) -> bytes:
     return b"".join((to_json(_record_to_plain(record) | {"arrays": kept}), b"\n", *parts))
 
 
-def _check(record: Record) -> None:
+def _require_aligned(record: Record) -> None:
     """Raises RecordError for scores, credits or streams that do not fit their trajectories, as reading would fail."""
     judged = [t for t in record.episode.trajectories if t.trainable] if record.episode.error is None else []
     streams = [(f"arrays of the stream '{name}'", values) for name, values in record.streams.items()]
@@ -173,26 +173,26 @@ def _require_shape(record: Record, what: str, expected: tuple[int, ...], shape: 
 
 def _decode(member: bytes) -> Record:
     line, _, rest = member.partition(b"\n")
-    data, arrays, at = _read(line), dict[str, NDArray[Any]](), 0
+    data, arrays, offset = _read(line), dict[str, NDArray[Any]](), 0
     for name, dtype, count in data.arrays:
-        arrays[name] = np.frombuffer(rest, dtype, count, at)
-        at += arrays[name].nbytes
-    take = {
+        arrays[name] = np.frombuffer(rest, dtype, count, offset)
+        offset += arrays[name].nbytes
+    readers = {
         name: _Reader(arrays.get(name, np.zeros(0, dtype=np.float32)))
         for name in ("logprobs", "scores", "credits", "targets")
     }
-    take |= {
+    readers |= {
         name: _Reader(arrays.get(name, np.zeros(0)).astype(np.int64)) for name in ("context", "sampled", "allowed")
     }
     sizes = iter(arrays.get("allowed_sizes", np.zeros(0, dtype=np.int32)).tolist())
-    episode = data.episode(lambda turn: _turn(turn, take, sizes))
+    episode = data.episode(lambda turn: _turn(turn, readers, sizes))
     judged = [t for t in episode.trajectories if t.trainable]
-    written, outcomes = data.words or [{} for _ in data.scores], data.outcomes or [None for _ in data.scores]
-    scored = zip(judged, data.scores, written, outcomes, strict=False)
-    scores = tuple(Score(take["scores"](len(t.turns)), parts, words, outcome) for t, parts, words, outcome in scored)
+    words_of_scores, outcomes = data.words or [{} for _ in data.scores], data.outcomes or [None for _ in data.scores]
+    scored = zip(judged, data.scores, words_of_scores, outcomes, strict=False)
+    scores = tuple(Score(readers["scores"](len(t.turns)), parts, words, outcome) for t, parts, words, outcome in scored)
     targeted = zip(judged, data.targeted or [False for _ in judged], strict=False) if data.credited else ()
     credits = tuple(
-        Credit(by_turn(take["credits"], t), by_turn(take["targets"], t) if has_targets else None)
+        Credit(by_turn(readers["credits"], t), by_turn(readers["targets"], t) if has_targets else None)
         for t, has_targets in targeted
     )
     streams = {}
@@ -202,9 +202,9 @@ def _decode(member: bytes) -> Record:
     return Record(episode, scores, credits, streams)
 
 
-def by_turn(take: _Reader, trajectory: Trajectory) -> tuple[FloatArray, ...]:
-    """Takes one array (A,) per turn."""
-    return tuple(take(len(turn.sample.tokens)) for turn in trajectory.turns)
+def by_turn(reader: _Reader, trajectory: Trajectory) -> tuple[FloatArray, ...]:
+    """Reads one array (A,) per turn."""
+    return tuple(reader(len(turn.sample.tokens)) for turn in trajectory.turns)
 
 
 class _PlainTurn(PlainTurn):
@@ -263,23 +263,23 @@ class _Reader:
     """Returns the pieces of an array one after another."""
 
     def __init__(self, array: NDArray[Any]) -> None:
-        self.array, self.at = array, 0
+        self.array, self.offset = array, 0
 
     def __call__(self, count: int) -> NDArray[Any]:
-        piece = self.array[self.at : self.at + count]
+        piece = self.array[self.offset : self.offset + count]
         if len(piece) != count:
             raise ValueError(f"{len(piece)} numbers where {count} were expected")
-        self.at += count
+        self.offset += count
         return piece.copy()
 
 
-def _turn(data: _PlainTurn, take: Mapping[str, _Reader], sizes: Iterator[int]) -> Turn:
+def _turn(data: _PlainTurn, readers: Mapping[str, _Reader], sizes: Iterator[int]) -> Turn:
     allowed = None
     if data.allowed:
         counts = [next(sizes) for _ in range(data.sampled)]
-        allowed = tuple(None if count < 0 else take["allowed"](count) for count in counts)
-    context, sampled = take["context"](data.context), take["sampled"](data.sampled)
-    return data.with_arrays(context, sampled, take["logprobs"](data.sampled), allowed)
+        allowed = tuple(None if count < 0 else readers["allowed"](count) for count in counts)
+    context, sampled = readers["context"](data.context), readers["sampled"](data.sampled)
+    return data.with_arrays(context, sampled, readers["logprobs"](data.sampled), allowed)
 
 
 def _without_arrays(data: _PlainTurn) -> Turn:
@@ -306,17 +306,17 @@ def _record_to_plain(record: Record) -> dict[str, Any]:
         ],
         "scores": [dict(score.parts) for score in record.scores],
         "words": [dict(score.words) for score in record.scores] if any(s.words for s in record.scores) else [],
-        "outcomes": _unless([score.outcome for score in record.scores], None),
+        "outcomes": _unless_all([score.outcome for score in record.scores], None),
         "credited": bool(record.credits),
-        "targeted": _unless([credit.targets is not None for credit in record.credits], False),
+        "targeted": _unless_all([credit.targets is not None for credit in record.credits], False),
         "streams": list(record.streams),
         **({"close_error": episode.close_error} if episode.close_error else {}),
         **({"traceback": episode.traceback} if episode.traceback else {}),
     }
 
 
-def _unless(values: list[Any], default: Any) -> list[Any]:
-    """Returns the values, or none where all are the default."""
+def _unless_all(values: list[Any], default: Any) -> list[Any]:
+    """Returns the values, or an empty list where all are the default."""
     return values if any(value is not default for value in values) else []
 
 
@@ -330,9 +330,9 @@ def _join(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return np.concatenate(arrays) if arrays else np.zeros(0, dtype=np.float32)
 
 
-def _narrow(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    whole = _join(arrays)
-    if not len(whole):
-        return whole
-    low, high = int(whole.min()), int(whole.max())
-    return whole.astype(np.promote_types(np.min_scalar_type(low), np.min_scalar_type(high)))
+def _in_smallest_type(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    joined = _join(arrays)
+    if not len(joined):
+        return joined
+    low, high = int(joined.min()), int(joined.max())
+    return joined.astype(np.promote_types(np.min_scalar_type(low), np.min_scalar_type(high)))

@@ -29,7 +29,7 @@ from sojourn.record.search.query import Query
 from sojourn.record.search.search_results import MAX_PAGE_ROWS, SearchResult, SearchResults, expression, page
 from sojourn.types import Credit, Episode, Group, Score, Streams
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 Read = TypeVar("Read")
 
 
@@ -152,7 +152,7 @@ class EpisodeStore:
         Raises QueryError if the query is malformed, and for an `after` that no page returned.
         """
         query = Query.parse(query) if isinstance(query, str) else query
-        found_page = self._ask(lambda database: page(database, query, limit, after))
+        found_page = self._query_index(lambda database: page(database, query, limit, after))
         results = map(SearchResult, found_page.rows, self._excerpts(found_page.rows, query))
         return SearchResults(tuple(results), found_page.total, found_page.next)
 
@@ -162,7 +162,7 @@ class EpisodeStore:
         query = replace(query, sort="oldest") if query.sort == Query().sort else query
         after: str | None = ""
         while after is not None:
-            found_page = self._ask(
+            found_page = self._query_index(
                 lambda database, after=after: page(database, query, MAX_PAGE_ROWS, after, MAX_PAGE_ROWS)
             )
             yield from found_page.rows
@@ -170,9 +170,9 @@ class EpisodeStore:
 
     def labels(self, kind: Literal["tag", "tool"]) -> list[str]:
         """Returns every tag, or the name of every tool that was called, sorted."""
-        return self._ask(lambda database: index.labels(database, kind))
+        return self._query_index(lambda database: index.labels(database, kind))
 
-    def rows(self, statement: str, values: Sequence[Any], make: Callable[[Any], Answer]) -> list[Answer]:
+    def rows(self, statement: str, values: Sequence[Any], make: Callable[[Any], Result]) -> list[Result]:
         """Returns the rows of an SQL statement on the table `episodes`, each converted by `make`."""
         return list(self._rows(statement, values, make))
 
@@ -262,14 +262,15 @@ class EpisodeStore:
         episodes = {_position(row): None if isinstance(loaded, RecordError) else loaded for row, loaded in read}
         return excerpts([episodes[_position(row)] for row in rows], expression(query.words, "OR"))
 
-    def _ask(self, question: Callable[[sqlite3.Connection], Answer]) -> Answer:
-        """Asks the index if it can be searched, else one that is rebuilt for as long as the store is open."""
+    def _query_index(self, run_query: Callable[[sqlite3.Connection], Result]) -> Result:
+        """Runs a query on the index if that can be searched, else on one that is rebuilt and kept while the store is
+        open."""
         recorded = index.has_records(self.tokens)  # checked first, since a writer makes the tables before the files
         if self._rebuilt_index is None and self.path.exists():
             try:
                 with closing(index.open_to_read(self.path)) as database:
                     if index.is_current(database):
-                        return question(database)
+                        return run_query(database)
                     state = index.why_unsearchable(database)
             except sqlite3.DatabaseError as error:
                 if not index.is_damage(error):
@@ -282,11 +283,11 @@ class EpisodeStore:
                 )
         if not recorded:
             with closing(self._rebuild(texts=True)) as empty:
-                return question(empty)
+                return run_query(empty)
         with self._lock:
             if self._rebuilt_index is None:
                 self._rebuilt_index = self._rebuild(texts=True)
-            return question(self._rebuilt_index)
+            return run_query(self._rebuilt_index)
 
     def step_path(self, stage: str, step: int, part: int) -> Path:
         """Returns the path of the full records of one part of a step."""
@@ -300,7 +301,7 @@ class EpisodeStore:
             with self._writer:
                 yield self._writer
         except sqlite3.Error as error:
-            raise self._refused(error) from error
+            raise self._write_error(error) from error
 
     def _open_to_write(self) -> sqlite3.Connection:
         if self.path.is_dir():
@@ -313,7 +314,7 @@ class EpisodeStore:
             database = index.prepare(self.path)
         except sqlite3.Error as error:
             if not index.is_damage(error):
-                raise self._refused(error) from error
+                raise self._write_error(error) from error
             state = f"was damaged ({error}), moved to {self._move_aside('.damaged').name}"
             database = index.prepare(self.path)
         if any(self.tokens.iterdir()) and database.execute("SELECT 1 FROM episodes LIMIT 1").fetchone() is None:
@@ -330,7 +331,7 @@ class EpisodeStore:
                 Path(f"{self.path}{log}").unlink(missing_ok=True)
         return aside
 
-    def _refused(self, error: sqlite3.Error) -> RecordError:
+    def _write_error(self, error: sqlite3.Error) -> RecordError:
         return RecordError(
             f"{self.path} cannot be written ({error}): free disk space, allow writing there, and let no other program "
             "hold it; then go on"

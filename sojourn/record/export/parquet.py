@@ -27,7 +27,7 @@ from sojourn.types import Group, Trajectory
 UNIT = "row"
 SUFFIX = ".parquet"  # of the names of its files
 ROWS = 2000  # of a row group, which is in memory at once
-OURS = frozenset({"said_json", "task_json", "logprobs"})  # columns that no program but this one writes
+OWN_COLUMNS = frozenset({"said_json", "task_json", "logprobs"})  # columns that no program but this one writes
 JSON = ("said", "shown", "recalled", "tools", "info", "state")  # of a turn
 
 
@@ -64,15 +64,15 @@ def write(path: Path, selected: SelectedEpisodes) -> int:
         "config": selected.config_digest,
         "versions": selected.versions,
     }
-    shape = schema().with_metadata({"sojourn": json.dumps(about)})
+    full_schema = schema().with_metadata({"sojourn": json.dumps(about)})
     count, rows = 0, []
-    with pq.ParquetWriter(path, shape, compression="zstd") as writer:
+    with pq.ParquetWriter(path, full_schema, compression="zstd") as writer:
         for played in selected:
             rows += _rows(selected.name, played)
             if len(rows) >= ROWS:
-                writer.write_table(pa.Table.from_pylist(rows, shape))
+                writer.write_table(pa.Table.from_pylist(rows, full_schema))
                 count, rows = count + len(rows), []
-        writer.write_table(pa.Table.from_pylist(rows, shape))
+        writer.write_table(pa.Table.from_pylist(rows, full_schema))
     return count + len(rows)
 
 
@@ -84,15 +84,15 @@ def _rows(run: str, played: PlayedEpisode) -> Iterator[dict[str, Any]]:
     judged = iter(range(len(played.record.scores)))
     for seat, trajectory in enumerate(episode.trajectories):
         number = next(judged, None) if trajectory.trainable and episode.error is None else None
-        of_seat = {
+        seat_columns = {
             **facts, "seat": seat, "agent": _plain(trajectory.agent), "ending": str(trajectory.ending),
             "trainable": trajectory.trainable, "success": trajectory.success,
         }  # fmt: skip
         if not trajectory.turns:
             info = _json(dict(trajectory.unacted_info))
-            yield {**of_seat, "reward": trajectory.unacted_reward, "info_json": info}
+            yield {**seat_columns, "reward": trajectory.unacted_reward, "info_json": info}
         for turn in range(len(trajectory.turns)):
-            yield {**of_seat, **_turn(trajectory, turn), **_judged(played, number, turn)}
+            yield {**seat_columns, **_turn(trajectory, turn), **_judged(played, number, turn)}
 
 
 def _facts(run: str, entry: EpisodeRow, played: PlayedEpisode) -> dict[str, Any]:
@@ -132,11 +132,11 @@ def read(path: Path, *, render: bool = False) -> Iterator[Group | Conversation]:
     """Yields the groups of all rows that `sojourn export` wrote, as conversations if `render` is set; each row of
     another program's table is a conversation."""
     columns = _columns(path)
-    if not OURS & set(columns):
+    if not OWN_COLUMNS & set(columns):
         yield from of_parquet(path, columns, _read_rows(path))
         return
-    if lacking := [name for name in schema().names if name not in columns]:
-        raise RecordError(f"{path} has no column '{lacking[0]}': expected all that `sojourn export` wrote")
+    if missing := [name for name in schema().names if name not in columns]:
+        raise RecordError(f"{path} has no column '{missing[0]}': expected all that `sojourn export` wrote")
     groups = exact.Groups()
     for row in _read_rows(path):
         try:

@@ -161,8 +161,8 @@ class _Document:
             prompt = trajectory.prompt(number)
             self.entity(f"prompt/{place}", "Prompt", _tokens(prompt) | {"seat": trajectory.agent})
             facts = {"stop": str(sample.stop), "temperature": sample.temperature}
-            chance = {"logprob": float(sample.logprobs.sum())} if actor == POLICY else {}
-            self.entity(f"sample/{place}", "Sample", _tokens(sample.tokens) | facts | chance)
+            logprob = {"logprob": float(sample.logprobs.sum())} if actor == POLICY else {}
+            self.entity(f"sample/{place}", "Sample", _tokens(sample.tokens) | facts | logprob)
             self.write("activity", f"sampling/{place}", {"prov:type": _type("Sampling")})
             self.relate("used", activity=f"sampling/{place}", entity=f"prompt/{place}")
             for version in sorted({*sample.versions} - {-1}):
@@ -208,7 +208,7 @@ class _Document:
         """Writes an entity, and returns whether it is new."""
         if name in self._known:
             return False
-        if kind in ("Weights", "Task"):  # those that come again
+        if kind in ("Weights", "Task"):  # several episodes name these
             self._known.add(name)
         attributes = {f"sojourn:{key}": _value(value) for key, value in facts.items() if value not in (None, "")}
         self.write("entity", name, {"prov:type": _type(kind), **attributes})

@@ -57,7 +57,7 @@ class SelectedEpisodes:
     @classmethod
     def of(cls, run: RunFolder, selection: Selection) -> SelectedEpisodes:
         selected = cls(run, EpisodeStore(run.path), selection)
-        selected._require()
+        selected._require_any()
         return selected
 
     def __enter__(self) -> SelectedEpisodes:
@@ -122,7 +122,7 @@ class SelectedEpisodes:
             raise RecordError(f"no episode '{name}' in {self.run.path}: `sojourn show {self.run.path}` lists some")
         return rows[-1]
 
-    def _require(self) -> None:
+    def _require_any(self) -> None:
         """Raises RecordError if nothing is selected, and says what stages there are."""
         if next(self.entries(), None) is not None and all(map(self._named, self.selection.episodes)):
             return

@@ -142,7 +142,7 @@ class Range:
 
     def __post_init__(self) -> None:
         if self.low is not None and self.high is not None and self.low.value > self.high.value:
-            raise QueryError(f"{self} holds nothing: write the smaller bound first")
+            raise QueryError(f"{self} matches nothing: write the smaller bound first")
 
     def __str__(self) -> str:
         return _signed(self, f"{self.key}:{self._text()}")
@@ -201,7 +201,7 @@ def quoted(text: str) -> str:
 
 
 class _Parser:
-    """A query that is read from left to right."""
+    """Reads a query from left to right."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
@@ -254,9 +254,7 @@ class _Parser:
     def _value(self, key: str, bare: re.Pattern[str]) -> str:
         value = self._text(bare)
         if not value:
-            raise QueryError(
-                f"'{key}:' stands without a value: write it right after the colon, such as {_EXAMPLES[key]}"
-            )
+            raise QueryError(f"'{key}:' has no value: write it right after the colon, such as {_EXAMPLES[key]}")
         return value
 
     def _text(self, bare: re.Pattern[str]) -> str:
@@ -273,7 +271,7 @@ class _Parser:
 
 def _order(value: str, negated: bool) -> str:
     if negated or value not in ORDERS:
-        raise QueryError(f"'{'-' * negated}sort:{value:.40}' is no order: {nearest(value, ORDERS)}")
+        raise QueryError(f"'{'-' * negated}sort:{value:.40}' is no sort order: {nearest(value, ORDERS)}")
     return value
 
 
@@ -296,7 +294,7 @@ def _number(key: str, text: str) -> float:
         raise QueryError(f"{key}:{text:.40}: expected {kind} or a range, such as {_EXAMPLES[key]}")
     value = float(text) if key in FRACTIONS else int(text)
     if abs(value) >= 2**63:
-        raise QueryError(f"{key}:{text:.40} is beyond what is recorded: expected less than 2^63")
+        raise QueryError(f"{key}:{text:.40} is larger than any recorded number: expected less than 2^63")
     return value
 
 

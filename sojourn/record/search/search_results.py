@@ -82,7 +82,9 @@ class _Order(NamedTuple):
         """Parses what `text` returned for a place."""
         match = _PLACE.fullmatch(text)
         if not match or (match[2] is None) == bool(self.column):
-            raise QueryError(f"'{text:.40}' is no place in these results: give the `next` of the page before, or none")
+            raise QueryError(
+                f"'{text:.40}' is no position in these results: give the `next` of the page before, or none"
+            )
         return _Place(int(match[1]), float(match[2]) if match[2] not in (None, "None") else None)
 
     def order_by(self, number: str) -> str:
@@ -112,16 +114,18 @@ class _Clause(NamedTuple):
     values: tuple[Any, ...]
 
 
-def page(database: sqlite3.Connection, query: Query, limit: int, after: str = "", most: int = MAX_COUNTED) -> Page:
-    """Returns the rows of one page, all read in one transaction."""
+def page(
+    database: sqlite3.Connection, query: Query, limit: int, after: str = "", max_counted: int = MAX_COUNTED
+) -> Page:
+    """Returns the rows of one page, all read in one transaction; `total` counts up to `max_counted` + 1."""
     if not 0 < limit <= MAX_PAGE_ROWS:
         raise QueryError(f"a page of {limit} rows: ask for 1 to {MAX_PAGE_ROWS}")
     order = _Order.of(query)
     begin = order.read(after) if after else None
     database.execute("BEGIN")
     try:
-        places = _places(database, query, order, most + 1, sort=not order.column)
-        if len(places) <= most:  # these are all, so no second query is needed
+        places = _places(database, query, order, max_counted + 1, sort=not order.column)
+        if len(places) <= max_counted:  # these are all, so no second query is needed
             later = [place for place in places if begin is None or order.sort_key(place) > order.sort_key(begin)]
             ahead = sorted(later, key=order.sort_key)
         elif begin is None and not order.column:
@@ -147,16 +151,16 @@ def _places(
     database: sqlite3.Connection,
     query: Query,
     order: _Order,
-    most: int,
+    limit: int,
     begin: _Place | None = None,
     *,
     sort: bool = True,
 ) -> list[_Place]:
     source, number, clauses = _plan(query)
     clauses += [order.after(begin, number)] if begin else []
-    asked = f"SELECT {number}, {order.column or 'NULL'} FROM {source} WHERE {_all(clauses)}"
+    select = f"SELECT {number}, {order.column or 'NULL'} FROM {source} WHERE {_all(clauses)}"
     sorting = f"ORDER BY {order.order_by(number)}" if sort else ""
-    return [_Place(*row) for row in database.execute(f"{asked} {sorting} LIMIT ?", (*_values(clauses), most))]
+    return [_Place(*row) for row in database.execute(f"{select} {sorting} LIMIT ?", (*_values(clauses), limit))]
 
 
 def _rows(database: sqlite3.Connection, numbers: Sequence[int]) -> list[EpisodeRow]:
@@ -171,14 +175,14 @@ def _plan(query: Query) -> tuple[str, str, list[_Clause]]:
 
     Words go first: SQLite visits their rows in order and looks up each episode; without words it visits all episodes.
     """
-    wanted = [term for term in query.terms if isinstance(term, Words) and not term.negated]
-    unwanted = [term for term in query.terms if isinstance(term, Words) and term.negated]
+    required = [term for term in query.terms if isinstance(term, Words) and not term.negated]
+    excluded = [term for term in query.terms if isinstance(term, Words) and term.negated]
     clauses = [_clause(term) for term in query.terms if not isinstance(term, Words)]
-    if not wanted:
+    if not required:
         without = "episodes.row NOT IN (SELECT rowid FROM words WHERE words MATCH ?)"
-        clauses += [_Clause(without, (expression(unwanted, "OR"),))] if unwanted else []
+        clauses += [_Clause(without, (expression(excluded, "OR"),))] if excluded else []
         return "episodes", "episodes.row", clauses
-    text = f"({expression(wanted, 'AND')})" + (f" NOT ({expression(unwanted, 'OR')})" if unwanted else "")
+    text = f"({expression(required, 'AND')})" + (f" NOT ({expression(excluded, 'OR')})" if excluded else "")
     both = "words CROSS JOIN episodes ON episodes.row = words.rowid"
     return both, "words.rowid", [_Clause("words MATCH ?", (text,)), *clauses]
 
@@ -214,17 +218,19 @@ def _plain(term: Term) -> _Clause:
 
 def _within(term: Range) -> _Clause:
     """Returns the condition of a range; a version matches if it is between the oldest and the newest."""
-    least, greatest = ("newest", "oldest") if term.key == "version" else (COLUMN_OF_KEY.get(term.key, term.key),) * 2
-    bounds = [(least, ">", 1, term.low), (greatest, "<", -1, term.high)]
-    given = [(column, sign, way, bound) for column, sign, way, bound in bounds if bound is not None]
-    text = " AND ".join(f"episodes.{column} {sign}{'=' * bound.included} ?" for column, sign, _, bound in given)
+    column_above, column_below = (
+        ("newest", "oldest") if term.key == "version" else (COLUMN_OF_KEY.get(term.key, term.key),) * 2
+    )
+    bounds = [(column_above, ">", 1, term.low), (column_below, "<", -1, term.high)]
+    present = [(column, sign, way, bound) for column, sign, way, bound in bounds if bound is not None]
+    text = " AND ".join(f"episodes.{column} {sign}{'=' * bound.included} ?" for column, sign, _, bound in present)
     return _Clause(
-        text, tuple(_nearly(term.key, way if bound.included else -way, bound.value) for _, _, way, bound in given)
+        text, tuple(_loosened(term.key, way if bound.included else -way, bound.value) for _, _, way, bound in present)
     )
 
 
-def _nearly(key: str, way: int, value: float) -> float:
-    """Moves the bound a little down (way 1) or up (-1), since fractions were rounded when they were stored."""
+def _loosened(key: str, way: int, value: float) -> float:
+    """Moves a bound a little down (`way` 1) or up (-1), since fractions were rounded when they were stored."""
     return value - way * 1e-6 * max(1.0, abs(value)) if key in FRACTIONS else value
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from sojourn.abilities import ExportedModel
 from sojourn.backends.torch.models import loading, lora
+from sojourn.backends.torch.models.gguf_export import save_gguf
 from sojourn.backends.torch.models.tiny import CHAT_TEMPLATE
 from sojourn.errors import ConfigError, ModelError
 from sojourn.models.spec import Model
@@ -27,6 +28,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 base = AutoModelForCausalLM.from_pretrained("BASE")  # sojourn export RUN@before --format hf --out BASE
 model = PeftModel.from_pretrained(base, ".")
 tokenizer = AutoTokenizer.from_pretrained(".")
+"""
+USE_GGUF = """from llama_cpp import Llama
+
+model = Llama("model.gguf", verbose=False)
+reply = model.create_chat_completion([{"role": "user", "content": "Hello"}], max_tokens=64)
+print(reply["choices"][0]["message"]["content"])
 """
 
 
@@ -49,15 +56,20 @@ def export(
             _save_adapters(trained, model, out)
         else:
             whole = trained if model.lora is None else trained.merge_and_unload()
-            _save_whole(whole, sorted(renderer.bind(loaded.tokenizer, loaded.template).stops), dtype, out)
-        loaded.tokenizer.save_pretrained(out)
+            stops = sorted(renderer.bind(loaded.tokenizer, loaded.template).stops)
+            if format == "gguf":
+                save_gguf(whole, loaded.tokenizer, next(iter(stops), None), dtype, model.name, out)
+            else:
+                _save_whole(whole, stops, dtype, out)
+        if format != "gguf":
+            loaded.tokenizer.save_pretrained(out)
     source = loading.resolve(model.name, model.revision)
     return ExportedModel(
         base=f"{model.name} ({loading.identity(source)})",
         licence=loading.licence(source),
         architecture=str(loaded.model.config.model_type),
         parameters=parameters,
-        use=USE_ADAPTERS if format == "lora" else USE_WHOLE,
+        use={"lora": USE_ADAPTERS, "gguf": USE_GGUF}.get(format, USE_WHOLE),
     )
 
 
