@@ -109,6 +109,11 @@ def require_config(component: Any) -> str:
     return f"its keys are {', '.join(names)}" if names else "it has no keys"
 
 
+def member(component: Any, name: str) -> Any:
+    """Returns a member that the component's role names; None where the component, which is to be judged, lacks it."""
+    return getattr(component, name, None)
+
+
 def require_methods(component: Any, names: Sequence[str], role: str) -> None:
     """Requires the methods that a run calls on an object of this role."""
     if missing := [name for name in names if not callable(getattr(component, name, None))]:

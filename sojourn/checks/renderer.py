@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from sojourn.checks.report import Report
+from sojourn.protocols import RendererConfig
 from sojourn.render.promises import verdicts
+from sojourn.render.text import HasCodec
+
+
+@runtime_checkable
+class Unbound(RendererConfig, Protocol):
+    """The config of a renderer, as `isinstance` can ask for it."""
 
 
 def check_renderer(renderer: Any, tokenizer: Any = None) -> Report:
@@ -16,7 +23,10 @@ def check_renderer(renderer: Any, tokenizer: Any = None) -> Report:
     format cannot express (`RenderError`) counts as not offered.
     """
     subject = type(renderer).__name__
-    if hasattr(renderer, "bind"):
-        renderer = renderer.bind(tokenizer)
-    tokenizer = tokenizer or getattr(getattr(renderer, "codec", None), "tokenizer", None)
-    return Report(subject, tuple(verdicts(renderer, tokenizer)))
+    bound: Any = renderer.bind(tokenizer, "") if isinstance(renderer, Unbound) else renderer
+    tokenizer = _tokenizer_of(bound) if tokenizer is None else tokenizer
+    return Report(subject, tuple(verdicts(bound, tokenizer)))
+
+
+def _tokenizer_of(renderer: object) -> Any:
+    return renderer.codec.tokenizer if isinstance(renderer, HasCodec) else None

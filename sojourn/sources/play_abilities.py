@@ -21,8 +21,8 @@ MAX_NAMED = 5  # kinds of tasks that a message names
 
 
 async def lacking(family: EnvFamily, name: str, limits: Limits, split: str = "train") -> str:
-    """Returns which environments of a family lack one of `ABILITIES`, by the first task of each kind, such as "the world
-    'web' for its tasks 'draw'"; the empty text where all have it.
+    """Returns which environments of a family lack one of `ABILITIES`, by the first task of each kind, such as "the
+    world 'web' for its tasks 'draw'"; the empty text where all have it.
 
     Raises `InfrastructureError` where no environment can be made.
     """

@@ -145,7 +145,7 @@ def charts(lines: Sequence[Line], starts: dict[str, int], window: float, show_al
         used |= set(matching)
         curves = [Curve(_curve_name(name, spec), x, smooth(_values(lines, name, spec), window)) for name in matching]
         if curves:
-            drawn.append(chart(spec.title, curves, share=spec.fraction, marks=marks))
+            drawn.append(chart(spec.title, curves, fraction=spec.fraction, marks=marks))
     for name in sorted(set(names) - used) if show_all else ():
         values = np.array([line.values.get(name, math.nan) for line in lines])
         drawn.append(chart(name, [Curve(name, x, smooth(values, window))], marks=marks))
