@@ -9,11 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-<<<<<<< HEAD
-from sojourn.abilities import HasBlobs, HasStateKey, has_expert
-=======
-from sojourn.abilities import Forkable, HasExpert, HasStateKey, blobs_of
->>>>>>> main
+from sojourn.abilities import Forkable, HasStateKey, blobs_of, has_expert
 from sojourn.errors import ActionError, InfrastructureError
 from sojourn.protocols import Env, EnvFamily
 from sojourn.types import Message, Observation, Step, Task
