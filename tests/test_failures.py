@@ -210,14 +210,6 @@ def test_demonstrations_of_a_page_without_an_expert_are_refused_at_once_and_the_
     assert "evaluation before" not in done.stdout
 
 
-@pytest.mark.parametrize("dry", [["--dry"], []])
-def test_a_sink_that_is_not_installed_is_refused_before_anything_is_made(tmp_path, dry):
-    (tmp_path / "wandb.py").write_text("raise ImportError('not here')")
-    done = run(tmp_path, "Sound", "train", "r.toml", *dry, "record.sinks=[{name='wandb'}]")
-    assert "sink 'wandb' needs wandb, which is not installed" in one_sentence(done)
-    assert not list(tmp_path.glob("runs/*"))
-
-
 def test_a_run_that_cannot_draw_its_curve_is_complete(tmp_path):
     (tmp_path / "matplotlib.py").write_text("raise ImportError('not here')")
     done = run(tmp_path, "Sound", "train", "r.toml")

@@ -115,7 +115,8 @@ async def play_in_terminal(
 
 
 async def _play(table: Terminal, expert: bool, pause_s: float, max_turns: int) -> Played:
-    if expert and not has_expert(table.env):
+    watchable = has_expert(table.env)
+    if expert and not watchable:
         raise ConfigError(f"{type(table.env).__name__} has no expert() to watch: play it yourself")
     observation: Observation | None = await table.env.start()
     rewards: list[float] = []

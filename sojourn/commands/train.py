@@ -78,6 +78,7 @@ async def _train(resolved: Resolved, folder: RunFolder, resume: bool) -> None:
     from sojourn.display import Display
     from sojourn.errors import MissingExtraError, RecordError, cause
     from sojourn.plot import curve
+    from sojourn.record.diagnosis import findings
     from sojourn.record.run_status import FAILURE
     from sojourn.train.run import run_recipe
 
@@ -98,6 +99,8 @@ async def _train(resolved: Resolved, folder: RunFolder, resume: bool) -> None:
                 folder.write_json(FAILURE, {"cause": cause(error)})
                 _print_failed_episode(folder, console)
         raise
+    for finding in findings(folder.path)[:1]:
+        console.print(f"diagnosis: {finding}", style="yellow", soft_wrap=True, markup=False)
     try:
         curve([folder.path], folder.path / "curve.png")
         console.print(f"the curve is {folder.path / 'curve.png'}; all episodes are in {folder.path}", soft_wrap=True)
