@@ -58,7 +58,7 @@ browser:
 			&& apt-get install -y -qq --no-install-recommends chromium; } \
 		|| { echo "Chromium is missing: install it (Debian: sudo apt-get install chromium) or set SOJOURN_CHROMIUM to its path, then run make again." >&2; exit 1; }
 
-# What worlds need beside it; tests of those whose programs are missing are skipped.
+# What worlds and tests need beside it; tests of those whose programs are missing are skipped.
 PROGRAMS := bubblewrap default-jre-headless xvfb openbox mousepad dbus-x11
 worlds: $(VENV)/worlds
 	@dpkg -s $(PROGRAMS) >/dev/null 2>&1 \
@@ -66,8 +66,8 @@ worlds: $(VENV)/worlds
 			&& apt-get install -y -qq --no-install-recommends $(PROGRAMS) >/dev/null; } \
 		|| echo "Some worlds need programs that are missing: sudo apt-get install $(PROGRAMS)" >&2
 
-$(VENV)/worlds: requirements-worlds.txt $(VENV)/ready
-	$(BIN)/pip install -q --no-deps --require-hashes -r requirements-worlds.txt
+$(VENV)/worlds: requirements-worlds.txt tests/render/requirements.txt $(VENV)/ready
+	$(BIN)/pip install -q --no-deps --require-hashes -r requirements-worlds.txt -r tests/render/requirements.txt
 	touch $@
 
 # Their packages clash with ours and with each other's. Minutes, and gigabytes: not part of `make test`.
@@ -88,7 +88,7 @@ adapters: setup browser worlds .venvs/mcp1/ready $(FOREIGN:%=.venvs/%/ready)
 	touch $@
 
 # Hashes of all files of each version, for every platform. Files with a .in pin what it needs in turn, too.
-PINNED := requirements.txt requirements-models.txt requirements-worlds.txt tests/equivalence/requirements.txt
+PINNED := requirements.txt requirements-models.txt requirements-worlds.txt tests/equivalence/requirements.txt tests/render/requirements.txt
 CLOSED := $(wildcard worlds/tests/adapters/requirements-*.in) requirements-docs.in
 PIN = .venvs/pins/bin/uv pip compile -q --generate-hashes --no-annotate --no-header --universal
 .venvs/pins/bin/uv:

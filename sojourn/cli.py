@@ -49,7 +49,7 @@ def _cleaned_messages() -> Iterator[None]:
 
 app = typer.Typer(
     help="Train LLM agents by online reinforcement learning, in the environments they act in.",
-    no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, cls=Commands,
+    no_args_is_help=True, pretty_exceptions_enable=False, add_completion=True, cls=Commands,
 )  # fmt: skip
 
 COMMANDS = {
@@ -68,6 +68,7 @@ COMMANDS = {
     "check": "sojourn.commands.check:check",
     "envs": "sojourn.commands.catalogs:envs",
     "methods": "sojourn.commands.catalogs:methods",
+    "doctor": "sojourn.commands.doctor:doctor",
 }
 
 for name, where in COMMANDS.items():

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from sojourn.checks.env.measure import Measured, Scored, measure
 from sojourn.config import plugins
 from sojourn.config.lookup import find, names
-from sojourn.envs.about import About
+from sojourn.envs.about import About, about_of
+from sojourn.envs.tools import Tools
 from sojourn.errors import SojournError
 
 if TYPE_CHECKING:
@@ -69,13 +70,14 @@ def describe(name: str, family: Any) -> World:
     record = next((known[name] for known in map(measurements, packages) if name in known), None)
     measured = Measured.from_json(record["measured"]) if record else None
     where = record["where"] + f", with {json.dumps(record['fields'])}" * bool(record["fields"]) if record else ""
-    return World(name, summary, getattr(cls, "about", None), measured, where)
+    return World(name, summary, about_of(cls), measured, where)
 
 
 def _described_class(family: Any) -> type:
     """Returns the class that describes a world: the plain class, where the world was made of one."""
-    plain = getattr(family, "plain", None)
-    return plain if isinstance(plain, type) else family if isinstance(family, type) else type(family)
+    if isinstance(family, Tools):
+        return family.plain
+    return family if isinstance(family, type) else type(family)
 
 
 def measured_now(entry: World, family: Any) -> World:

@@ -16,6 +16,7 @@ from sojourn.config.components import COMPONENTS
 from sojourn.config.lookup import find, names, nearest
 from sojourn.config.registry import build
 from sojourn.errors import ConfigError
+from sojourn.protocols import Stateful
 
 KINDS = ("estimator", "loss", "stream", "filter", "reward")
 SOURCE = re.compile(r"\(((?:[^()]|\([^()]*\))*(?:arXiv:\d{4}\.\d{4,5}|\b(?:19|20)\d\d\b)(?:[^()]|\([^()]*\))*)\)")
@@ -124,7 +125,7 @@ def _method(kind: str, name: str) -> Method:
     cls = find(kind, name)
     component = build(kind, {"name": name}).value
     own = NEEDS_IN_WORDS if kind == "loss" else {}
-    needs = tuple(own.get(need) or need for need in sorted(getattr(component, "needs", ())))
+    needs = tuple(own.get(need) or need for need in sorted(component.needs if kind in ("estimator", "loss") else ()))
     needs += ("a critic",) if reads_critic(component) else ()
     text = inspect.cleandoc(cls.__doc__ or "")
     unread = component.unverified if isinstance(component, Unverified) else ""
@@ -153,7 +154,7 @@ def _goes_with(kind: str, component: Any) -> str:
     if based := any(field.name == "base" for field in fields(component)):
         facts.append(f"any {kind}, as its base")
     facts += [f"worlds that offer `{wanted}()`" for wanted in sorted(env_needs(component))]
-    if hasattr(component, "state") and not based:
+    if isinstance(component, Stateful) and not based:
         facts.append("resumes with its memory")
     valid = valid_for(component)
     if kind == "loss" and not valid >= {"lag", "updates"}:

@@ -1,7 +1,7 @@
 """The roles of a run, as structural types: a class needs the methods of its role, and no base class.
 
 Each protocol lists every method that Sojourn calls on the object. What a class may offer besides is a small protocol
-of its own in `sojourn/abilities.py`, which `isinstance` asks for. A component of a config table is a frozen dataclass
+of its own in `sojourn/abilities/`, which `isinstance` asks for. A component of a config table is a frozen dataclass
 whose fields are its config. If it also needs objects of the run, its `bind` takes them and returns the object that does
 the work (`Slots.bind` returns `LiveSlots`). What changes during a run is `Stateful`, and is part of each checkpoint.
 """

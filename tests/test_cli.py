@@ -116,3 +116,19 @@ def test_the_commands_come_without_what_they_work_with(folder):
     code = f"import sys, sojourn.cli; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("typed", "completed"), [("sojourn doc", "doctor"), ("sojourn train --re", "--resume")])
+def test_a_shell_completes_commands_and_options(folder, typed, completed):
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(__file__).parent.parent),
+        "_SOJOURN_COMPLETE": "complete_bash",
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(len(typed.split()) - 1),
+    }
+    code = "import sys; sys.argv = ['sojourn']; from sojourn.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == [completed], done.stderr

@@ -35,7 +35,7 @@ def public() -> list[str]:
 
 def own_classes(module: ModuleType) -> list[type]:
     found = [value for name, value in vars(module).items() if inspect.isclass(value) and not name.startswith("_")]
-    return [cls for cls in found if cls.__module__ == module.__name__]
+    return [cls for cls in found if f"{cls.__module__}.".startswith(f"{module.__name__}.")]
 
 
 def members(cls: type, where: str) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The structure that DESIGN promises: imports flow one way, `import sojourn` is light, names are what they say."""
 
 import ast
+import inspect
 import subprocess
 import sys
 import tomllib
@@ -9,18 +10,20 @@ from pathlib import Path
 import pytest
 
 import sojourn
+from sojourn import abilities, protocols
 from sojourn.config.components import COMPONENTS
 from sojourn.config.lookup import find
+from sojourn.envs import about, plain_class
 
 ROOT = Path(__file__).parent.parent / "sojourn"
 WORLDS = ROOT.parent / "worlds"
 ORDER = [
-    "types", "finite", "call_text", "secrets", "errors", "codec", "files", "threads", "event_loop", "timeline",
-    "protocols", "abilities", "failures", "config", "composite", "schedules", "optim", "intervals", "models",
-    "tasks", "curricula",
+    "types", "finite", "call_text", "secrets", "errors", "verdict", "codec", "files", "threads", "event_loop",
+    "timeline", "protocols", "abilities", "failures", "config", "composite", "schedules", "optim", "intervals",
+    "models", "tasks", "curricula",
     "record", "plot", "terminal", "envs", "render", "agents", "rollout", "rewards", "sources", "filters", "credit",
     "batch", "streams", "losses", "backends", "display", "train", "checks", "replay", "arena", "method_docs",
-    "env_catalog", "model_export", "sweep", "key_meanings", "config_docs", "view", "commands", "cli",
+    "env_catalog", "model_export", "sweep", "key_meanings", "config_docs", "doctor", "view", "commands", "cli",
 ]  # fmt: skip
 ENTRANCES = {"__init__", "__main__"}
 MODULES = {
@@ -69,6 +72,32 @@ def test_methods_of_single_papers_are_known_by_their_names_alone():
     papers = {name for name in MODULES if ".papers" in name}
     assert len(papers) > 20
     assert [(name, module) for name in MODULES for module in imports(name) & papers] == []
+
+
+MEMBERS = {  # of all roles and abilities
+    name
+    for module in (protocols, abilities, about, plain_class)
+    for role in vars(module).values()
+    if getattr(role, "_is_protocol", False)
+    for name in (*vars(role), *inspect.get_annotations(role))
+    if not name.startswith("_")
+}
+KNOWS_CLASSES_BY_THEIR_MEMBERS = "sojourn.commands.check"  # which kind of component one's own class is
+
+
+def test_no_ability_is_asked_for_by_a_string():
+    assert {"expert", "close", "about", "success", "columns"} <= MEMBERS
+    asked = {
+        (module, node.args[1].value)
+        for module, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("getattr", "hasattr")
+        and isinstance(node.args[1], ast.Constant)
+    }
+    found = {(module, name) for module, name in asked if name in MEMBERS and module != KNOWS_CLASSES_BY_THEIR_MEMBERS}
+    assert not found, "ask with isinstance"
 
 
 def test_sojourn_knows_the_worlds_of_the_other_distribution_by_entry_points_alone():

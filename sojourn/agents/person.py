@@ -12,8 +12,9 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.text import Text
 
+from sojourn.abilities import Closes, HasExpert, Opens
 from sojourn.errors import ActionError, ConfigError
-from sojourn.protocols import EnvFamily
+from sojourn.protocols import Env, EnvFamily
 from sojourn.terminal.clean import clean
 from sojourn.types import Message, Observation, Role, Step, Task, Tool
 
@@ -35,7 +36,7 @@ class Played:
 class Terminal:
     """The terminal as the place of one play."""
 
-    env: Any
+    env: Env
     console: Console
     stream: TextIO | None
     tools: tuple[Tool, ...] = ()  # as they were shown last
@@ -100,8 +101,8 @@ async def play_in_terminal(
     The end of the input or `:quit` leaves; Ctrl-C cancels, and the world is closed. `stream` is read instead of the
     terminal; `pause_s` is waited before each action of the expert. The family is opened and closed where it needs it.
     """
-    if hasattr(family, "open"):
-        await family.open()  # type: ignore[attr-defined]
+    if isinstance(family, Opens):
+        await family.open()
     try:
         env = family.make(task)
         try:
@@ -109,12 +110,12 @@ async def play_in_terminal(
         finally:
             await env.close()
     finally:
-        if hasattr(family, "close"):
-            await family.close()  # type: ignore[attr-defined]
+        if isinstance(family, Closes):
+            await family.close()
 
 
 async def _play(table: Terminal, expert: bool, pause_s: float, max_turns: int) -> Played:
-    if expert and not hasattr(table.env, "expert"):
+    if expert and not isinstance(table.env, HasExpert):
         raise ConfigError(f"{type(table.env).__name__} has no expert() to watch: play it yourself")
     observation: Observation | None = await table.env.start()
     rewards: list[float] = []
@@ -160,8 +161,8 @@ async def _watched(table: Terminal, pause_s: float) -> str:
     return action
 
 
-async def _hint(env: Any) -> str:
-    if not hasattr(env, "expert"):
+async def _hint(env: Env) -> str:
+    if not isinstance(env, HasExpert):
         return ""
     action = env.expert()
     action = await action if inspect.isawaitable(action) else action

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from sojourn.abilities import blobs_of
 from sojourn.arena.text_seat import TextReply, TextSeat
 from sojourn.errors import ConfigError
 from sojourn.models.endpoint import Endpoint
@@ -22,14 +23,14 @@ IMAGES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "imag
 
 
 @dataclass
-class Remote:
+class RemoteOperator:
     """Asks the endpoint for each action, at temperature 0."""
 
     name: str
     endpoint: Endpoint
 
     @classmethod
-    def at(cls, address: str, key: str = "") -> Remote:
+    def at(cls, address: str, key: str = "") -> RemoteOperator:
         """Returns the operator of an address with a model's name behind a #: http://127.0.0.1:8000/v1#model."""
         url, _, model = address.partition("#")
         if not model or not _has_host(url):
@@ -54,13 +55,13 @@ class Remote:
         writer.close()
 
     def seat(self, context: AgentContext, env: Any) -> TextSeat:
-        return TextSeat(context.name, RemoteVoice(self.endpoint, env), context.trainable)
+        return TextSeat(context.name, RemoteSpeaker(self.endpoint, env), context.trainable)
 
     async def close(self) -> None: ...
 
 
 @dataclass
-class RemoteVoice:
+class RemoteSpeaker:
     """One conversation with the endpoint: `messages` are in OpenAI's format, and `pending` are the tool calls that the
     environment has not answered yet."""
 
@@ -101,7 +102,7 @@ class RemoteVoice:
                 if message.answers in (call.id, call.name):
                     return {"role": "tool", "tool_call_id": call.id, "content": message.text}
         role = "user" if message.role is Role.TOOL else message.role.value
-        blobs: Mapping[str, bytes] = getattr(self.env, "blobs", {})
+        blobs = blobs_of(self.env)
         images = [_image(blobs[digest]) for digest in message.images if digest in blobs]
         return {"role": role, "content": [{"type": "text", "text": message.text}, *images] if images else message.text}
 

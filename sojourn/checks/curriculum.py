@@ -14,6 +14,7 @@ from sojourn.checks.promise import (
     NotOfferedError,
     Promise,
     judge_all,
+    member,
     require_config,
     require_methods,
 )
@@ -70,8 +71,9 @@ def drawn(curriculum: Any, places: Sequence[tuple[int, int]] = SLOTS) -> dict[tu
 
 
 def _declares(case: Case) -> str:
-    if not isinstance(getattr(case.config, "split", None), str) or not case.config.split:
-        raise BrokenError(f"split = {getattr(case.config, 'split', None)!r}: expected 'train' or 'test'")
+    split = member(case.config, "split")
+    if not isinstance(split, str) or not split:
+        raise BrokenError(f"split = {split!r}: expected 'train' or 'test'")
     require_methods(case.config, ["bind"], "a curriculum's config")
     require_methods(case.bind(), ["draw", "observe"], "what bind() returns")
     return require_config(case.config)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 from rich import box
 from rich.console import Console
@@ -13,14 +12,9 @@ from rich.text import Text
 
 from sojourn.terminal.clean import LIMIT, clean
 from sojourn.terminal.output import CleanConsole
+from sojourn.verdict import Outcome, Verdict
 
-
-class Outcome(StrEnum):
-    PASSED = "passed"
-    WARNED = "warned"  # the promise is kept, but something is worth knowing
-    FAILED = "failed"
-    NOT_OFFERED = "not offered"  # the promise is about an optional ability that is missing
-    NOT_JUDGED = "not judged"  # a promise that this one needs is broken
+__all__ = ["Outcome", "Report", "Verdict"]
 
 
 STYLES: Mapping[Outcome, str] = {
@@ -30,15 +24,6 @@ STYLES: Mapping[Outcome, str] = {
     Outcome.NOT_OFFERED: "dim",
     Outcome.NOT_JUDGED: "dim",
 }
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The outcome of one promise; `detail` says what was tried, what happened, and what was expected."""
-
-    promise: str
-    outcome: Outcome
-    detail: str = ""
 
 
 @dataclass(frozen=True)

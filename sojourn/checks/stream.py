@@ -15,7 +15,7 @@ import numpy as np
 from sojourn.abilities import Learns, ReleasesResources, reads_critic, task_data
 from sojourn.batch.flatten import flatten
 from sojourn.checks import played
-from sojourn.checks.promise import BrokenError, NotOfferedError, Promise, judge_all_awaited, require_config
+from sojourn.checks.promise import BrokenError, NotOfferedError, Promise, judge_all_awaited, member, require_config
 from sojourn.checks.report import Report
 from sojourn.checks.synthetic import content
 from sojourn.models.spec import Critic, Model
@@ -77,7 +77,7 @@ def close(stream: Any) -> None:
 
 
 async def _declares(case: Case) -> str:
-    provides, reference = getattr(case.stream, "provides", None), getattr(case.stream, "reference", None)
+    provides, reference = member(case.stream, "provides"), member(case.stream, "reference")
     if not isinstance(provides, str) or not re.fullmatch(r"[a-z_]+", provides):
         raise BrokenError(f"provides = {provides!r}: expected the name of its numbers, in small letters and _")
     if not isinstance(reference, bool):

@@ -78,6 +78,7 @@ async def _train(resolved: Resolved, folder: RunFolder, resume: bool) -> None:
     from sojourn.display import Display
     from sojourn.errors import RecordError, cause
     from sojourn.plot import curve
+    from sojourn.record.diagnosis import findings
     from sojourn.record.run_status import FAILURE
     from sojourn.train.run import run_recipe
 
@@ -98,6 +99,8 @@ async def _train(resolved: Resolved, folder: RunFolder, resume: bool) -> None:
                 folder.write_json(FAILURE, {"cause": cause(error)})
                 _print_failed_episode(folder, console)
         raise
+    for finding in findings(folder.path)[:1]:
+        console.print(f"diagnosis: {finding}", style="yellow", soft_wrap=True, markup=False)
     curve([folder.path], folder.path / "curve.png")
     console.print(f"the curve is {folder.path / 'curve.png'}; all episodes are in {folder.path}", soft_wrap=True)
     console.print(f"to look at it: sojourn show {folder.path}", soft_wrap=True)
@@ -130,12 +133,22 @@ def _dry(resolved: Resolved) -> None:
 
 
 def check_buildable(recipe: Recipe) -> None:
-    """Refuses a model or weights that do not exist, and a split without tasks."""
+    """Refuses a model, weights or packages that do not exist, a renderer that does not fit the model, and a split
+    without tasks; says once which chat format is used where that is no matter of course."""
+    from sojourn.abilities import BindsRenderer, HasNote
+    from sojourn.record.metrics import NeedsPackages
     from sojourn.tasks.listed import listed
     from sojourn.train.weights import found_weights
 
     found_weights(recipe)
     recipe.backend.check(recipe.model, recipe.critic)
+    for sink in recipe.record.sinks:
+        if isinstance(sink, NeedsPackages):
+            sink.require_packages()
+    backend = recipe.backend
+    bound = backend.bind_renderer(recipe.model, recipe.renderer) if isinstance(backend, BindsRenderer) else None
+    if isinstance(bound, HasNote) and bound.note:
+        print(f"note: {bound.note}", file=sys.stderr)
     for split in dict.fromkeys((recipe.curriculum.split, recipe.evaluation.split)):
         if not len(listed(recipe.env, split)):
             raise ConfigError(f"the split '{split}' of the world has no tasks: give it some")

@@ -121,6 +121,8 @@ def new_key(kind: str, name: str, key: str) -> str:
 def upgraded(config: Mapping[str, Any], kind: str = TOP) -> dict[str, Any]:
     """Returns a recorded table with each renamed key under its new name, unless the new name is there as well."""
     name = str(config.get("name", ANY))
+    if kind == "renderer" and name == "auto" and "own_template" not in config:
+        config = {**config, "own_template": False}  # a recorded run goes on in the format that it began with
     keys = {key: new_key(kind, name, key) for key in config}
     keys = {key: new if new and new not in config else key for key, new in keys.items()}
     return {new: _upgraded(config[key], new, kind) for key, new in keys.items()}

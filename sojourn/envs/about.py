@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
+from typing import Protocol, runtime_checkable
 
 from sojourn.errors import MissingExtraError
 
@@ -34,6 +35,19 @@ class About:
     smallest: Mapping[str, object] = field(default_factory=dict)
     text_actions: tuple[str, ...] = ()
     submit_actions: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class HasAbout(Protocol):
+    """A world, or a class of worlds, that says what it is."""
+
+    @property
+    def about(self) -> About: ...
+
+
+def about_of(world: object) -> About | None:
+    """Returns what a world, or a class of worlds, says of itself; None where it says nothing."""
+    return world.about if isinstance(world, HasAbout) else None
 
 
 def require_module(module: str, requirement: str, world: str) -> ModuleType:

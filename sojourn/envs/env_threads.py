@@ -14,12 +14,11 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from sojourn.abilities import HasBlobs, HasNativeActions
+from sojourn.abilities import PLAY_ABILITIES, HasNativeActions, blobs_of
 from sojourn.protocols import Env
 from sojourn.types import Message, Observation, Step
 
 ALL_CALLS = frozenset({"start", "step", "fork", "expert"})
-OPTIONAL_CALLS = frozenset({"fork", "expert", "state_key"})
 
 
 class EnvThread:
@@ -100,10 +99,10 @@ class ThreadedEnv:
     @property
     def blobs(self) -> Mapping[str, bytes]:
         """Returns the images that this play has shown, by their digest."""
-        return self.env.blobs if isinstance(self.env, HasBlobs) else {}
+        return blobs_of(self.env)
 
     def __getattr__(self, name: str) -> Any:
-        if name in (*OPTIONAL_CALLS, "env") or self.env is None:
+        if name in (*PLAY_ABILITIES, "env") or self.env is None:
             raise AttributeError(f"{type(self).__name__} has no attribute '{name}'", name=name, obj=self)
         return getattr(self.env, name)
 
@@ -200,7 +199,7 @@ def _ignore_error(task: asyncio.Task[Any]) -> None:
 
 def offered_calls(play: object) -> frozenset[str]:
     """Returns the names of the optional calls that a play, or a class of plays, has."""
-    return frozenset(name for name in OPTIONAL_CALLS if hasattr(play, name))
+    return frozenset(name for name, ability in PLAY_ABILITIES.items() if isinstance(play, ability))
 
 
 async def _awaited(call: Callable[[], Any]) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
 
+from sojourn.abilities import Closes, Opens
 from sojourn.config.fields import Kind
 from sojourn.errors import ConfigError
 from sojourn.protocols import Env
@@ -93,9 +94,9 @@ class Mixed:
         """Opens all worlds; where one fails, closes those that were opened before."""
         async with AsyncExitStack() as stack:
             for world in self.worlds:
-                if hasattr(world, "close"):
+                if isinstance(world, Closes):
                     stack.push_async_callback(world.close)
-                if hasattr(world, "open"):
+                if isinstance(world, Opens):
                     await world.open()
             self._opened.stack = stack.pop_all()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from sojourn.abilities import HasBlobs, HasExpert, HasStateKey
+from sojourn.abilities import Forkable, HasExpert, HasStateKey, blobs_of
 from sojourn.errors import ActionError, InfrastructureError
 from sojourn.protocols import Env, EnvFamily
 from sojourn.types import Message, Observation, Step, Task
@@ -21,7 +21,7 @@ def make_forkable(family: EnvFamily, task: Task) -> Env:
     An open fork takes one more place of the family's `capacity`.
     """
     env = family.make(task)
-    return env if hasattr(env, "fork") else ReplayForkable(env, lambda: family.make(task))
+    return env if isinstance(env, Forkable) else ReplayForkable(env, lambda: family.make(task))
 
 
 class RecordedStep(NamedTuple):
@@ -53,7 +53,7 @@ class ReplayForkable:
     @property
     def blobs(self) -> Mapping[str, bytes]:
         """Returns the images that this play has shown, by their digest."""
-        return self.env.blobs if isinstance(self.env, HasBlobs) else {}
+        return blobs_of(self.env)
 
     async def start(self) -> Observation:
         self.in_known_state = False

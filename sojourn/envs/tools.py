@@ -31,13 +31,16 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
+from sojourn.abilities import HasExpert, HasStateKey
 from sojourn.config.fields import Range
 from sojourn.config.lookup import import_object
 from sojourn.config.registry import is_plain
 from sojourn.envs.calls import Method, as_text, method_of, parse_call, settled, short
+from sojourn.envs.plain_class import DeclaresTasks, HasGoal, JudgesSuccess, ListsChoices, ReleasesResources
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
+from sojourn.protocols import EnvFamily
 from sojourn.tasks import Generated
 from sojourn.tasks.splits import first_seed, make_tasks_from_data
 from sojourn.types import Message, Observation, Role, Step, Task, ToolCall
@@ -63,8 +66,7 @@ class Tools:
     test: Annotated[int, Range(1)] = 1_000
 
     def __post_init__(self) -> None:
-        reward = getattr(self.plain, "reward", None)
-        if not callable(reward):
+        if not is_plain(self.plain):
             raise ConfigError(f"{self.name} has no method reward(): define it, returning None while the play goes on")
         if not self.interface.methods:
             raise ConfigError(f"{self.name} has no public method besides {', '.join(sorted(RESERVED))}: add a tool")
@@ -110,7 +112,7 @@ class Tools:
 
     def _listed(self, split: str) -> Sequence[Any] | None:
         """Returns the tasks that the class lists for a split, or None where a task is only a seed."""
-        declared = getattr(self.plain, "tasks", None)
+        declared: Any = self.plain.tasks if isinstance(self.plain, DeclaresTasks) else None
         if declared is None and "seed" not in self.parameters:
             raise ConfigError(f"{self.name} has no tasks: list keyword arguments in `tasks`, or take a `seed: int`")
         if callable(declared):
@@ -175,16 +177,17 @@ class ToolsEnv:
         self.interface = interface
         self.game = game
         self.over = self.closed = False
-        for name in ("expert", "state_key"):  # the play has them where the object has them
-            if hasattr(game, name):
-                setattr(self, name, getattr(game, name))
-        if not hasattr(game, "close"):
+        if isinstance(game, HasExpert):
+            self.expert = game.expert
+        if isinstance(game, HasStateKey):
+            self.state_key = game.state_key
+        if not isinstance(game, ReleasesResources):
             self.fork = self._fork
         if interface.form == "native":
             self.native_action = interface.native_action
 
     async def start(self) -> Observation:
-        goal = getattr(self.game, "goal", "Begin.")
+        goal = self.game.goal if isinstance(self.game, HasGoal) else "Begin."
         text = await settled(goal()) if callable(goal) else goal
         system = (Message(Role.SYSTEM, self.interface.system),) if self.interface.system else ()
         return await self._observe((Message(Role.USER, str(text)),), system)
@@ -210,12 +213,12 @@ class ToolsEnv:
             reward = await settled(self.game.reward())
             if reward is not None:
                 self.over = True
-                success = bool(await settled(self.game.success())) if hasattr(self.game, "success") else None
+                success = bool(await settled(self.game.success())) if isinstance(self.game, JudgesSuccess) else None
                 return Step(None, {agent: self._checked(reward)}, done=True, success=success, info=info)
         return Step(await self._observe(tuple(answers)), {agent: 0.0}, info=info)
 
     async def close(self) -> None:
-        if not self.closed and hasattr(self.game, "close"):
+        if not self.closed and isinstance(self.game, ReleasesResources):
             self.closed = True
             await settled(self.game.close())
 
@@ -225,7 +228,7 @@ class ToolsEnv:
         return copied
 
     async def _observe(self, messages: tuple[Message, ...], system: tuple[Message, ...] = ()) -> Observation:
-        choices: Any = await settled(self.game.choices()) if hasattr(self.game, "choices") else ()
+        choices: Any = await settled(self.game.choices()) if isinstance(self.game, ListsChoices) else ()
         methods = () if self.interface.form == "text" else self.interface.methods.values()
         return Observation(messages, system=system, tools=tuple(m.tool for m in methods), choices=tuple(choices))
 
@@ -237,6 +240,11 @@ class ToolsEnv:
         return float(reward)
 
 
+@runtime_checkable
+class Family(EnvFamily, Protocol):
+    """A family of environments, or a class of them, as `isinstance` can ask for it."""
+
+
 def as_family(obj: Any, **options: Any) -> Any:
     """Returns the EnvFamily of a plain class, of a family's class, of a family, or of the "module:name" of one of
     these.
@@ -245,8 +253,7 @@ def as_family(obj: Any, **options: Any) -> Any:
     """
     if isinstance(obj, str):
         return as_family(import_object(obj, "the environment"), **options)
-    is_family = callable(getattr(obj, "make", None)) and callable(getattr(obj, "tasks", None))
-    if is_family and not is_plain(obj):
+    if isinstance(obj, Family) and not is_plain(obj):
         if isinstance(obj, type):
             return obj(**options)
         if options:

@@ -10,10 +10,12 @@ import hashlib
 import json
 import math
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, NamedTuple
+from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, Protocol, runtime_checkable
 
 from sojourn.config.fields import NONBLANK
 from sojourn.errors import MissingExtraError, RecordError
@@ -116,6 +118,13 @@ class Sinks:
             sink.close()
 
 
+@runtime_checkable
+class NeedsPackages(Protocol):
+    """A sink that `require_packages` asks before a run begins; it raises `MissingExtraError` where one is missing."""
+
+    def require_packages(self) -> None: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class TensorBoard:
     """Writes event files for `tensorboard --logdir` to `folder` in the run folder; a resumed run adds a second file."""
@@ -125,6 +134,9 @@ class TensorBoard:
     def __post_init__(self) -> None:
         if Path(self.folder).is_absolute() or ".." in Path(self.folder).parts:
             raise ValueError(f"folder = {self.folder!r}: expected a folder inside the run folder, such as 'events'")
+
+    def require_packages(self) -> None:
+        _require("tensorboard", "tensorboard", "torch")
 
     def bind(self, folder: Path, config: Mapping[str, Any]) -> Sink:
         try:
@@ -141,11 +153,13 @@ class Wandb:
     project: Annotated[str, NONBLANK] = "sojourn"
     mode: Literal["auto", "online", "offline"] = "auto"
 
+    def require_packages(self) -> None:
+        _require("wandb", "wandb")
+
     def bind(self, folder: Path, config: Mapping[str, Any]) -> Sink:
-        try:
-            import wandb
-        except ImportError as error:
-            raise MissingExtraError(f"sink 'wandb' needs wandb, which is not installed: {TRACKING}") from error
+        self.require_packages()
+        import wandb
+
         mode = self.mode
         if mode == "auto":
             mode = "online" if wandb.login(prompt=False, verify=False) else "offline"
@@ -169,11 +183,13 @@ class Trackio:
     project: Annotated[str, NONBLANK] = "sojourn"
     space: str = ""
 
+    def require_packages(self) -> None:
+        _require("trackio", "trackio")
+
     def bind(self, folder: Path, config: Mapping[str, Any]) -> Sink:
-        try:
-            import trackio
-        except ImportError as error:
-            raise MissingExtraError(f"sink 'trackio' needs trackio, which is not installed: {TRACKING}") from error
+        self.require_packages()
+        import trackio
+
         opened = trackio.init(
             project=self.project,
             name=folder.name,
@@ -183,6 +199,14 @@ class Trackio:
             embed=False,
         )
         return _Trackio(opened)
+
+
+def _require(sink: str, *packages: str) -> None:
+    """Raises `MissingExtraError` where a package that a sink needs is not installed; imports none."""
+    for package in packages:
+        found = sys.modules[package] if package in sys.modules else find_spec(package)
+        if found is None:
+            raise MissingExtraError(f"sink '{sink}' needs {package}, which is not installed: {TRACKING}")
 
 
 class _TensorBoard:

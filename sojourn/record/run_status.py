@@ -19,6 +19,7 @@ from sojourn.record.summary import Summary
 
 Value = TypeVar("Value")
 SKIPPED_CHECKPOINTS = "passed_over.json"  # a sentence for each damaged checkpoint that a resumed run skipped
+CHAT_FORMAT = "chat_format.json"  # which chat format the model is given, and why
 FAILURE = "failure.json"  # why a run failed
 
 

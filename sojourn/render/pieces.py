@@ -8,8 +8,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from sojourn.protocols import Renderer
 from sojourn.record.episodes.vocabulary import Vocabulary
-from sojourn.render.text import Codec
+from sojourn.render.text import Codec, HasCodec
 
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
@@ -35,10 +36,11 @@ def vocabulary(codec: Codec) -> Vocabulary:
     return Vocabulary(tuple(pieces), frozenset(codec.controls.values()))
 
 
-def of(renderer: Any) -> Vocabulary | None:
+def of(renderer: Renderer) -> Vocabulary | None:
     """Returns the vocabulary of a renderer that has a `Codec`, else None."""
-    codec = getattr(renderer, "codec", None)
-    return vocabulary(codec) if isinstance(codec, Codec) else None
+    if isinstance(renderer, HasCodec) and isinstance(renderer.codec, Codec):
+        return vocabulary(renderer.codec)
+    return None
 
 
 def _decoders(tokenizer: Any) -> set[str]:

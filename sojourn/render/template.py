@@ -2,41 +2,46 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 
 from sojourn.errors import ActionError, RenderError
-from sojourn.render import hermes
+from sojourn.render import hermes, learned
+from sojourn.render.accepted import Accepted
+from sojourn.render.learned import PROBE, CallForm, ThoughtForm
+from sojourn.render.program import CUTS, Program, unused_mark
 from sojourn.render.text import Codec, Piece, refuse_images
 from sojourn.types import IntArray, Message, Prompt, Role, Sample, Tool
-
-# Characters that Unicode promises never to assign. One that no message uses marks where the rendered text is cut.
-CUTS = tuple(chr(number) for number in range(0xFDD0, 0xFDF0))
-PROBE = (Message(Role.USER, "q"),)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
     """Renders messages by the tokenizer's own chat template (a Jinja program); `thinking` is its `enable_thinking`.
 
+    How the template writes thoughts and tool calls is learned from what it renders. `tools = "text"` declares tools in
+    Sojourn's words, in the system message, and writes calls and answers as text (see `hermes`); so does "auto" where
+    the template declares no tools, or writes the arguments of calls in another form than JSON.
+
     The tokens after a sample are found by rendering the sample after a short stand-in for the conversation and taking
     what follows it; so they must not depend on earlier messages. `extend` returns None where the template does not
-    keep the sample as it was (Qwen3 removes earlier thoughts), and, for templates that remove thoughts, whenever there
-    is a new user message, as an earlier turn may then lose its thought. Run `check_renderer` on a model before you rely
-    on this.
+    keep the sample as it was (Qwen3 removes earlier thoughts), and, for templates that remove thoughts, or move the
+    system message to the last user message (Mistral), whenever there is a new user message. `check_renderer`
+    proves it for a model.
 
     Deviations from plain `apply_chat_template`: texts are never trimmed, and are tokenised by themselves, so that
-    nothing in them can become a control token. Tool calls are parsed in the form of `hermes` only.
+    nothing in them can become a control token; where a template refuses system messages or two user messages in a row,
+    the one becomes part of the first user message, the others one message; a template that prints today's date prints
+    1 January 2026 on every day, so that a run can be repeated.
     """
 
     thinking: bool = False
+    tools: Literal["auto", "text"] = "auto"
 
     def bind(self, tokenizer: Any, template: str = "") -> Templated:
-        return Templated(Codec(tokenizer, hermes.MARKERS), self.thinking)
+        return Templated(Codec(tokenizer, hermes.MARKERS), self.thinking, self.tools == "auto")
 
 
 @dataclass(frozen=True)
@@ -45,10 +50,16 @@ class Templated:
 
     codec: Codec
     thinking: bool = False
+    own_tools: bool = True  # whether to use the template's way to declare and call tools, where it has one
+    note: str = ""  # says how the template is used, where `auto` chose it
     stops: tuple[int, ...] = field(init=False)
     stop: str = field(init=False)  # the text by which the template ends the assistant's turn
-    keeps_thoughts: bool = field(init=False)
+    keeps_history: bool = field(init=False)  # what came before, when the user speaks again
     opens_thought: bool = field(init=False)
+    program: Program = field(init=False)
+    accepted: Accepted = field(init=False)
+    thoughts: ThoughtForm | None = field(init=False)
+    calls: CallForm | None = field(init=False)
 
     def __post_init__(self) -> None:
         if not self.codec.tokenizer.chat_template:
@@ -56,58 +67,123 @@ class Templated:
                 "the tokenizer has no chat template: expected one to render with: name a renderer, such as 'chatml', "
                 "or use a model that was trained to chat"
             )
-        stop = self._find_stop()
+        self._set(program=Program(self.codec, self.thinking))
+        self._set(stop=self._find_stop())
+        head = self.program.render(PROBE, CUTS[0], prompt=True).replace(CUTS[0], "")
+        self._set(opens_thought=head.rstrip().endswith("<think>"))
+        self._learn_thoughts()
+        found = None
+        if self.own_tools and learned.declares_tools(self.program):
+            found = learned.call_form(self.program, self.stop, self.thoughts)
+        program, calls = found or (self.program, None)
+        self._set(program=program, calls=calls, accepted=Accepted.by(program, native=calls is not None))
         eos = self.codec.tokenizer.eos_token_id
-        object.__setattr__(self, "stop", stop)
-        object.__setattr__(self, "stops", tuple(dict.fromkeys([self.codec.token(stop), *([eos] if eos else [])])))
-        thought = Message(Role.ASSISTANT, "<think>\nt\n</think>\n\nx")
-        object.__setattr__(self, "keeps_thoughts", self._after(thought.text, PROBE) is not None)
-        prompt = self._render(PROBE, CUTS[0], prompt=True).replace(CUTS[0], "")
-        object.__setattr__(self, "opens_thought", prompt.rstrip().endswith("<think>"))
+        ends = [self.codec.token(self.stop), *([self.codec.token(calls.stop)] if calls else [])]
+        self._set(stops=tuple(dict.fromkeys([*ends, *([] if eos is None else [eos])])))
+        self._set(keeps_history=self._keeps_thoughts() and self._keeps_opening())
 
     def open(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Prompt:
-        cut = _unused_mark(messages, tools)
-        return Prompt(self._encode(self._render(messages, cut, tools, prompt=True), cut))
+        messages = self.accepted.convert(messages, tools)
+        tools = tools if self.calls else ()
+        cut = unused_mark(messages, tools)
+        return Prompt(self._encode(self.program.render(messages, cut, tools, prompt=True), cut))
 
     def extend(self, last: Sample, messages: Sequence[Message]) -> Prompt | None:
+        messages = self.accepted.convert(messages)
         tokens = [int(token) for token in last.tokens]
         closed = bool(tokens) and tokens[-1] in self.stops
-        if not self.keeps_thoughts and any(message.role is Role.USER for message in messages):
+        if not self.keeps_history and any(message.role is Role.USER for message in messages):
             return None
         reply = self.decode(tokens[:-1] if closed else tokens)
-        tail = self._after(reply, messages)
+        tail = self._after(reply, messages, self.decode(tokens[-1:]) if closed else "")
         if tail is None:
             return None
-        text, cut = tail
-        return Prompt(self._encode(text.removeprefix(self.stop) if closed else text, cut))
+        return Prompt(self._encode(*tail))
 
     def parse(self, tokens: Sequence[int]) -> Message:
         reply = [int(token) for token in tokens]
         if reply and reply[-1] in self.stops:
             reply.pop()
         text = self.decode(reply)
-        opened = text.lstrip().startswith("<think>")
-        text = text.lstrip().removeprefix("<think>") if opened else text
-        return hermes.parse_reply(text, opened or self.opens_thought)
+        thought, rest = self._split(text)
+        if self.calls is None:
+            return replace(hermes.parse_reply(rest, False), thought=thought)
+        rest, calls = self.calls.parse(rest)
+        return Message(Role.ASSISTANT, rest, thought, calls=calls)
 
     def encode_reply(self, message: Message) -> list[int]:
-        hermes.require_parseable(message)
+        self._require_parseable(message)
         refuse_images(message.images, message.role)
-        cut = _unused_mark([message], ())
-        prompt = self._render(PROBE, cut, prompt=True)
-        whole = self._render([*PROBE, message], cut, prompt=False)
-        if not whole.startswith(prompt):
+        (converted,) = self.accepted.convert([message])
+        cut = unused_mark([converted])
+        tools = learned.TOOLS if converted.calls else ()
+        prompt = self.program.render(PROBE, cut, tools, prompt=True)
+        whole = self.program.render([*PROBE, converted], cut, tools, prompt=False)
+        start = learned.opening_of(prompt) if self.opens_thought else prompt
+        if not whole.startswith(start):
             raise RenderError(
                 f"the chat template asks for a reply with {prompt[-40:]!r} but starts replies otherwise: expected the "
                 "same: use a renderer for this model's format, or switch `thinking`"
             )
-        reply, _, _ = whole[len(prompt) :].rpartition(self.stop)
-        tokens = [*self._encode(reply, cut).tolist(), self.codec.token(self.stop)]
+        stop = self.calls.stop if converted.calls and self.calls else self.stop
+        reply = whole[len(start) :]
+        reply = reply.rpartition(stop)[0] if stop in reply else reply
+        if self.opens_thought:
+            reply = self._with_opened_thought(reply, prompt[len(start) :], converted.thought, cut)
+        tokens = [*self._encode(reply, cut).tolist(), self.codec.token(stop)]
         self._require_round_trip(message, tokens)
         return tokens
 
     def decode(self, tokens: Sequence[int] | IntArray) -> str:
         return self.codec.decode(tokens)
+
+    def _learn_thoughts(self) -> None:
+        self._set(thoughts=learned.thought_form(self.program))
+        if self.thinking and not (self.thoughts and self.thoughts.end) and learned.switches_thinking(self.program):
+            program = replace(self.program, thought_in_text=True)
+            if form := learned.thought_form(program):
+                self._set(program=program, thoughts=form)
+
+    def _keeps_thoughts(self) -> bool:
+        form = self.thoughts if self.thoughts and self.thoughts.end else ThoughtForm("<think>\n", "\n</think>\n\n")
+        return self._after(f"{'' if self.opens_thought else form.start}t{form.end}{form.plain}x", PROBE) is not None
+
+    def _keeps_opening(self) -> bool:
+        """Returns whether the system message and the tools stay where they are when the user speaks again (Mistral's
+        template moves them to the last user message)."""
+        tools = learned.TOOLS if self.calls else ()
+        opening = [*([Message(Role.SYSTEM, "s")] if self.accepted.system else []), *PROBE]
+        first = self.program.render(opening, CUTS[0], tools, prompt=True)
+        try:
+            second = self.program.render([*opening, "x", *PROBE], CUTS[0], tools, prompt=True)
+        except RenderError:
+            return True
+        return second.startswith(f"{first}x{self.stop}")
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def _split(self, text: str) -> tuple[str, str]:
+        """Returns the thought of a reply and its rest."""
+        form = self.thoughts or ThoughtForm()
+        if not form.start and not form.end:  # the template has no form for thoughts that the model writes all the same
+            form = ThoughtForm("<think>\n", "\n</think>\n\n", form.plain)
+        return form.split(text, self.opens_thought)
+
+    def _with_opened_thought(self, reply: str, opened: str, thought: str, cut: str) -> str:
+        """Returns a reply as it is sampled after a prompt that opened the thought, which most templates leave out."""
+        if reply.startswith(opened):
+            return reply[len(opened) :]
+        return f"{self.program.with_cuts(thought, cut)}\n</think>\n\n{reply}"
+
+    def _require_parseable(self, message: Message) -> None:
+        hermes.require_parseable(message)
+        if self.calls and (mark := self.calls.problem(message)):
+            raise RenderError(
+                f"the reply spells {mark} in {message.text[:60]!r}, which would be read back as a tool call: "
+                "expected it in `calls` only: take it out of the text"
+            )
 
     def _require_round_trip(self, message: Message, tokens: list[int]) -> None:
         try:
@@ -120,21 +196,41 @@ class Templated:
                 "same: the template cannot express it: use a renderer for this model's format"
             )
 
-    def _after(self, reply: str, messages: Sequence[Message]) -> tuple[str, str] | None:
-        """Returns the text that the template puts after a reply when messages follow, with its cut mark; None where
-        the template changes the reply or what came before it."""
-        cut = _unused_mark([Message(Role.ASSISTANT, reply), *messages], ())
-        prompt = self._render(PROBE, cut, prompt=True)
-        for wrapped in (f"{cut}{reply}{cut}", reply) if reply else ("",):  # marks may hide a thought from the template
-            whole = self._render([*PROBE, wrapped, *messages], cut, prompt=True)
-            kept = prompt + wrapped
-            if whole.startswith(kept + self.stop):
-                return whole[len(kept) :], cut
+    def _after(self, reply: str, messages: Sequence[Message], ended: str = "") -> tuple[str, str] | None:
+        """Returns the text that the template puts after a reply and the token that `ended` it when messages follow,
+        with its cut mark; None where the template changes the reply or what came before it."""
+        cut = unused_mark([Message(Role.ASSISTANT, reply), *messages])
+        marked: list[str | Message] = [f"{cut}{reply}{cut}", reply] if reply else [""]
+        structured = self._structured(reply)  # marks may hide a thought from the template, and calls are no text to it
+        thinks = self.thoughts is not None and bool(self.thoughts.start) and self.thoughts.start.strip() in reply
+        marked = [*([] if thinks else marked), *structured]
+        for said in marked:
+            tools = learned.TOOLS if isinstance(said, Message) else ()
+            try:
+                whole = self.program.render([*PROBE, said, *messages], cut, tools, prompt=True)
+            except RenderError:
+                if said is marked[-1]:
+                    raise
+                continue
+            prompt = self.program.render(PROBE, cut, tools, prompt=True)
+            tail = _remainder(whole, prompt + (reply if isinstance(said, Message) else said), cut)
+            end = ended or (self.calls.stop if isinstance(said, Message) and self.calls else self.stop)
+            if tail is not None and tail.startswith(end):
+                return (tail.removeprefix(ended) if ended else tail), cut
         return None
+
+    def _structured(self, reply: str) -> list[Message]:
+        """Returns a reply with a thought or tool calls as the message that it is parsed into; for others, nothing."""
+        try:
+            thought, text = self._split(reply)
+            text, calls = self.calls.parse(text) if self.calls else (text, ())
+        except ActionError:
+            return []
+        return [Message(Role.ASSISTANT, text, thought, calls=calls)] if calls or text != reply else []
 
     def _find_stop(self) -> str:
         """Returns the first control token that the template puts after a reply, else the end-of-sequence token."""
-        whole = self._render([*PROBE, f"{CUTS[0]}x{CUTS[0]}"], CUTS[0], prompt=False)
+        whole = self.program.render([*PROBE, f"{CUTS[0]}x{CUTS[0]}"], CUTS[0], prompt=False)
         _, _, tail = whole.rpartition(CUTS[0])
         places = {tail.find(text): text for text in self.codec.controls if text in tail}
         stop = places[min(places)] if places else self.codec.tokenizer.eos_token
@@ -145,79 +241,27 @@ class Templated:
             )
         return stop
 
-    def _render(self, messages: Iterable[Message | str], cut: str, tools: Sequence[Tool] = (), *, prompt: bool) -> str:
-        """Returns the text that the template gives; a string among the messages is a reply to insert unchanged."""
-        converted = [
-            {"role": "assistant", "content": message} if isinstance(message, str) else self._as_dict(message, cut)
-            for message in messages
-        ]
-        try:
-            return self.codec.tokenizer.apply_chat_template(
-                converted,
-                tools=[self._tool_schema(tool, cut) for tool in tools] or None,
-                tokenize=False,
-                add_generation_prompt=prompt,
-                enable_thinking=self.thinking,
-            )
-        except Exception as error:  # a template is a program: it raises what it likes
-            raise RenderError(
-                f"the chat template cannot render {[str(message['role']) for message in converted]} "
-                f"({type(error).__name__}: {str(error)[:120]}): expected an order of roles that it accepts: "
-                "use a renderer for this model's format"
-            ) from None
-
-    def _as_dict(self, message: Message, cut: str) -> dict[str, Any]:
-        refuse_images(message.images, message.role)
-        converted: dict[str, Any] = {"role": str(message.role), "content": self._with_cuts(message.text, cut)}
-        if message.thought:
-            converted["reasoning_content"] = self._with_cuts(message.thought, cut)
-        if message.calls:
-            converted["tool_calls"] = [
-                {
-                    "id": call.id or f"call{number}",
-                    "type": "function",
-                    "function": self._cut_strings({"name": call.name, "arguments": dict(call.arguments)}, cut),
-                }
-                for number, call in enumerate(message.calls)
-            ]
-        if message.role is Role.TOOL:
-            converted |= {"name": message.answers or "", "tool_call_id": message.answers or "call0"}
-        return converted
-
-    def _tool_schema(self, tool: Tool, cut: str) -> dict[str, Any]:
-        function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-        return {"type": "function", "function": self._cut_strings(function, cut)}
-
-    def _with_cuts(self, text: str, cut: str) -> str:
-        """Returns the text with cut marks around it and within every control token that it spells."""
-        return f"{cut}{cut.join(self.codec.cut(text))}{cut}" if text else ""
-
-    def _cut_strings(self, value: Any, cut: str) -> Any:
-        """Returns JSON in whose strings every spelling of a control token is cut."""
-        if isinstance(value, str):
-            return cut.join(self.codec.cut(value))
-        if isinstance(value, Mapping):
-            return {self._cut_strings(str(key), cut): self._cut_strings(item, cut) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [self._cut_strings(item, cut) for item in value]
-        return value
-
     def _encode(self, text: str, cut: str) -> IntArray:
         parts = [self.codec.encode([Piece(part, control=True)]) for part in text.split(cut)]
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
+def _remainder(whole: str, kept: str, cut: str) -> str | None:
+    """Returns what follows `kept` in `whole`, whose own cut marks do not count unless `kept` has them too; None where
+    it does not begin with it."""
+    if whole.startswith(kept):
+        return whole[len(kept) :]
+    wanted, place = kept.replace(cut, ""), 0
+    for number, character in enumerate(whole):
+        if place == len(wanted):
+            return whole[number:].removeprefix(cut)
+        if character == cut:
+            continue
+        if character != wanted[place]:
+            return None
+        place += 1
+    return "" if place == len(wanted) else None
+
+
 def _content(message: Message) -> tuple[str, str, list[tuple[str, Mapping[str, Any]]]]:
     return message.text, message.thought, [(call.name, call.arguments) for call in message.calls]
-
-
-def _unused_mark(messages: Sequence[Message], tools: Sequence[Tool]) -> str:
-    """Returns a cut mark that occurs in none of the messages and tools."""
-    converted = [(m.text, m.thought, [(c.name, c.id, dict(c.arguments)) for c in m.calls], m.answers) for m in messages]
-    everything = json.dumps(
-        [converted, [(t.name, t.description, t.parameters) for t in tools]], ensure_ascii=False, default=str
-    )
-    for mark in CUTS:
-        if mark not in everything:
-            return mark
-    raise RenderError("the messages use all 32 noncharacters from U+FDD0: expected one to be free: clean the texts")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -117,3 +117,11 @@ def refuse_images(images: Sequence[str], role: Role) -> None:
             f"a {role} message shows {len(images)} images, but this chat format has text only: "
             "expected no images: use a renderer and a model that see"
         )
+
+
+@runtime_checkable
+class HasCodec(Protocol):
+    """A renderer that keeps its tokenizer in a `Codec`."""
+
+    @property
+    def codec(self) -> Codec: ...

@@ -36,6 +36,7 @@ class Turns:
     codec: Codec
     stops: tuple[int, ...]
     thinking: bool = False
+    note: str = ""  # says why this format was chosen, where `auto` did
 
     def open(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Prompt:
         turns = self._turns(messages, tools)

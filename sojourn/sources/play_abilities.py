@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sojourn.abilities import Forkable, HasExpert, HasStateKey
+from sojourn.abilities import PLAY_ABILITIES
 from sojourn.config.lookup import nearest
 from sojourn.errors import ConfigError, InfrastructureError, SojournError
 from sojourn.event_loop import contained
@@ -11,16 +11,14 @@ from sojourn.rollout.limits import Limits, call_env
 from sojourn.rollout.world import worlds_of
 from sojourn.timeline import Timeline
 
-ABILITIES: dict[str, type] = {"expert": HasExpert, "fork": Forkable, "state_key": HasStateKey}
-
 
 async def offers(family: EnvFamily, name: str, limits: Limits, split: str = "train") -> bool:
-    """Returns whether the environments of a family have one of `ABILITIES`, judged by the first task of each world.
+    """Returns whether the environments of a family have one of `PLAY_ABILITIES`, by the first task of each world.
 
     Raises `InfrastructureError` where no environment can be made.
     """
-    if name not in ABILITIES:
-        raise ConfigError(f"env_needs: '{name}' is no ability of an environment: {nearest(name, ABILITIES)}")
+    if name not in PLAY_ABILITIES:
+        raise ConfigError(f"env_needs: '{name}' is no ability of an environment: {nearest(name, PLAY_ABILITIES)}")
     offered = True
     for world in worlds_of(family):
         try:
@@ -32,5 +30,5 @@ async def offers(family: EnvFamily, name: str, limits: Limits, split: str = "tra
             raise InfrastructureError(
                 f"an environment of the world cannot be made: {type(error).__name__}: {error}"
             ) from error
-        offered = offered and isinstance(env, ABILITIES[name])
+        offered = offered and isinstance(env, PLAY_ABILITIES[name])
     return offered

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sojourn.abilities import (
     Chooses,
     HasColumns,
@@ -18,6 +16,7 @@ from sojourn.abilities import (
     valid_for,
 )
 from sojourn.errors import ConfigError
+from sojourn.protocols import EnvFamily, Loss, Stream
 from sojourn.rollout.world import seats_of_world, worlds_of
 from sojourn.train.recipe import Recipe, Stage
 
@@ -56,7 +55,7 @@ def check_needs(recipe: Recipe) -> None:
 def _check_recorded(recipe: Recipe) -> None:
     """Refuses recorded streams that would change what is trained: those that learn, or read a critic."""
     for stream in recipe.record.streams:
-        if isinstance(stream, Learns) or _needs_critic(stream):
+        if isinstance(stream, Learns) or reads_critic(stream):
             raise ConfigError(
                 f"record.streams: {type(stream).__name__} learns or reads a critic: give it to a stage that uses it"
             )
@@ -76,7 +75,7 @@ def _remedy(stage: Stage, need: str) -> str:
 
 def _check_critic(recipe: Recipe) -> None:
     """Refuses a critic that nothing reads, a missing one, and one that nothing trains, since its values stay 0."""
-    readers = [(s, part) for s in recipe.stages for part in (*s.streams, *s.losses) if _needs_critic(part)]
+    readers = [(s, part) for s in recipe.stages for part in _critic_readers(s)]
     if recipe.critic is None and readers:
         stage, part = readers[0]
         raise ConfigError(f"stage '{stage.name}': {type(part).__name__} needs a critic: add a table [critic]")
@@ -106,8 +105,8 @@ def _check_max_tokens(recipe: Recipe) -> None:
         )
 
 
-def _needs_critic(part: Any) -> bool:
-    return reads_critic(part) or "critic" in getattr(part, "needs", ())
+def _critic_readers(stage: Stage) -> list[Stream | Loss]:
+    return [*filter(reads_critic, stage.streams), *(loss for loss in stage.losses if "critic" in loss.needs)]
 
 
 def _check_columns(stage: Stage) -> None:
@@ -119,7 +118,7 @@ def _check_columns(stage: Stage) -> None:
         )
 
 
-def _check_group_size(stage: Stage, env: Any) -> None:
+def _check_group_size(stage: Stage, env: EnvFamily) -> None:
     """Refuses groups whose credit would be 0, as there is nothing in them to compare an episode with, and more
     minibatches than there are trajectories."""
     size = group_size(stage.groups)

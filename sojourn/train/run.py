@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from sojourn.abilities import Checks, Measured, ReleasesResources, env_needs, group_size, task_data
+from sojourn.abilities import Checks, HasNote, Measured, ReleasesResources, env_needs, group_size, task_data
 from sojourn.batch.weigh import weigh
 from sojourn.display import Display
 from sojourn.errors import ConfigError, RecordError
@@ -20,7 +20,7 @@ from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.episodes import vocabulary
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
-from sojourn.record.run_status import SKIPPED_CHECKPOINTS
+from sojourn.record.run_status import CHAT_FORMAT, SKIPPED_CHECKPOINTS
 from sojourn.record.summary import Summary, summarise
 from sojourn.render import pieces
 from sojourn.rewards.reward_cache import ScoredGroup
@@ -363,6 +363,8 @@ async def run_recipe(
             sinks.add(sink.bind(folder.path, folder.config))
         async with assemble(recipe) as components:
             folder.write_json("models.json", identities(recipe))
+            if isinstance(components.renderer, HasNote):
+                folder.write_json(CHAT_FORMAT, components.renderer.note)
             if (words := pieces.of(components.renderer)) is not None:
                 vocabulary.write(folder.path, words)
             with EpisodeStore(folder.path, write=True) as store:

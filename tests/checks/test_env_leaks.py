@@ -22,10 +22,7 @@ SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 class Mortal(Counter):
     """Does something odd where it starts; not to be forked, for the fork would not have started."""
 
-    def __getattribute__(self, name: str):
-        if name == "fork":
-            raise AttributeError(name)
-        return super().__getattribute__(name)
+    fork = None  # not offered
 
     async def start(self) -> Observation:
         self.begin()
@@ -242,7 +239,7 @@ class Held(Counter):
             self.process.kill()
             self.process.communicate()
 
-    fork = property()
+    fork = None
 
 class Lasting(Held):
     code = "import time; time.sleep(600)"

@@ -340,10 +340,7 @@ class Calls(Counter):
             raise ActionError("amount must be a small integer")
         return amount
 
-    def __getattribute__(self, name: str):
-        if name == "expert":
-            raise AttributeError(name)
-        return super().__getattribute__(name)
+    expert = None  # not offered
 
 
 class BelievesInTypes(Calls):

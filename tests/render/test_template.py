@@ -104,10 +104,12 @@ def test_what_a_template_cannot_write_is_refused():
         bound().encode_reply(Message(Role.ASSISTANT, "go", "A thought that this template drops."))
     with pytest.raises(RenderError, match="no chat template"):
         Template().bind(tokenizer("gemma3-270m"))
-    picky = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    picky = "{% if messages[0].role != 'user' %}{{ raise_exception('begin with the user') }}{% endif %}"
     picky = bound(picky + tokenizer("tiny").chat_template)
-    with pytest.raises(RenderError, match="no system role"):
-        picky.open([Message(Role.SYSTEM, "x")])
+    with pytest.raises(RenderError, match="begin with the user"):
+        picky.open([Message(Role.ASSISTANT, "x")])
+    told = picky.decode(picky.open([Message(Role.SYSTEM, "Be brief."), *QUESTION]).tokens)
+    assert told == "<|im_start|>user\nBe brief.\n\nWhere?<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_texts_that_use_the_cut_marks_themselves():

@@ -10,8 +10,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
+from sojourn.abilities import HasBlobs, HasExpert
 from sojourn.errors import ActionError, InfrastructureError
 from sojourn.types import Message, Observation, Role, Step
 
@@ -21,9 +22,7 @@ MAX_ACTION_CHARS = 200  # longer actions are refused unread
 class Game(Protocol):
     """One play of a game. A fork copies it deeply, so it may hold nothing but its own state.
 
-    Optional members: `expert() -> str` returns the best action of the current seat; `blobs` holds the images that
-    observations name; `success() -> bool` tells whether the policy's only seat has won (asked at the end, and not where
-    several seats are the policy's).
+    Optional: `HasExpert`, for the best action of the current seat; `HasBlobs`; `JudgesSuccess`.
     """
 
     @property
@@ -48,6 +47,13 @@ class Game(Protocol):
     def state_key(self) -> str: ...
 
 
+@runtime_checkable
+class JudgesSuccess(Protocol):
+    """A game that says whether the policy's only seat has won; asked at the end, and only where it has one seat."""
+
+    def success(self) -> bool: ...
+
+
 Script = Callable[[Any], str]
 """Returns the action of a seat that the world plays. It reads the game alone, so that copies of a game go on alike."""
 
@@ -69,9 +75,9 @@ class TurnBasedEnv:
     done: bool = False
 
     def __post_init__(self) -> None:
-        if self.has_expert and hasattr(self.game, "expert"):
+        if self.has_expert and isinstance(self.game, HasExpert):
             self.expert = self.game.expert
-        if hasattr(self.game, "blobs"):
+        if isinstance(self.game, HasBlobs):
             self.blobs = self.game.blobs
 
     async def start(self) -> Observation:
@@ -93,7 +99,7 @@ class TurnBasedEnv:
         rewards = {self._called(name): float(reward) for name, reward in rewards.items() if name not in self.scripts}
         if self.game.current_seat is None:
             self.done = True
-            success = self.game.success() if self.policy_seat and hasattr(self.game, "success") else None
+            success = _success(self.game) if self.policy_seat else None
             return Step(None, rewards, done=True, success=success, info=dict(self.game.info()))
         return Step(self._observe(), rewards or {agent: 0.0}, info=dict(self.game.info()))
 
@@ -145,3 +151,7 @@ def pick(text: str, options: Sequence[str]) -> int:
             return number
     listed = ", ".join(options[:12]) + (", ..." if len(options) > 12 else "")
     raise ActionError(f'"{normalised[:30]}" is no action here, say one of: {listed}.')
+
+
+def _success(game: Game) -> bool | None:
+    return game.success() if isinstance(game, JudgesSuccess) else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from sojourn.abilities import ExportedModel
 from sojourn.config.fields import Range
 from sojourn.errors import ModelError
-from sojourn.protocols import Opened, RendererConfig
+from sojourn.protocols import Opened, Renderer, RendererConfig
 from sojourn.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -81,6 +81,15 @@ class Torch:
         if critic is not None and critic.model:
             wanted["critic"] = (critic.model, critic.revision)
         return {role: loading.identity(loading.resolve(*named)) for role, named in wanted.items()}
+
+    def bind_renderer(self, model: Model, renderer: RendererConfig) -> Renderer | None:
+        """Binds the renderer to the model's tokenizer alone; None for a model that must be fetched or converted."""
+        from sojourn.backends.torch.models import loading
+
+        if not loading.resolve(model.name, model.revision).ready:
+            return None
+        tokenizer = loading.tokenizer(model.name, model.revision)
+        return renderer.bind(tokenizer, loading.template_of(tokenizer))
 
     model_formats = MODEL_FORMATS
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sojourn.abilities import Closes, Opens
 from sojourn.checks.attack.canary import Canary
 from sojourn.checks.attack.case import Case, Tally
 from sojourn.checks.attack.categories import (
@@ -79,13 +80,13 @@ async def attack_env(
     canary, watch = await Canary().open(), Watch()
     case = Case(made, canary, watch, max_turns)
     try:
-        if hasattr(made, "open"):
+        if isinstance(made, Opens):
             await made.open()
         watch.start()
         tallies = await _attacks(case, split, seed, [name for name in CATEGORIES if not only or name in only])
     finally:
         await watch.stop()
-        if hasattr(made, "close"):
+        if isinstance(made, Closes):
             await made.close()
         await canary.close()
     named = getattr(family, "name", None) if not isinstance(family, type) else None

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from sojourn.abilities import capacity
+from sojourn.abilities import HasExpert, capacity
 from sojourn.checks.attack.canary import Canary
 from sojourn.checks.attack.watch import Watch
 from sojourn.checks.env.play import Play, ask_expert, choose
 from sojourn.checks.promise import JudgedError
+from sojourn.envs.about import About, about_of
 from sojourn.rollout.limits import Limits
 from sojourn.rollout.world import world_of
 from sojourn.types import Message, Role, Task, Tool
@@ -92,13 +93,14 @@ class Case:
         """Returns how many plays the world holds at once, where it says so."""
         return min(capacity(world_of(self.family, honest.task), 2) for honest in self.honest)
 
-    def about(self, honest: HonestPlay) -> Any:
+    def about(self, honest: HonestPlay) -> About | None:
         """Returns the `About` of a task's world; None where it has none."""
-        return getattr(world_of(self.family, honest.task), "about", None)
+        return about_of(world_of(self.family, honest.task))
 
     def submits(self, honest: HonestPlay) -> list[Message]:
         """Returns the actions that submit what was written."""
-        return [say(text) for text in getattr(self.about(honest), "submit_actions", ())]
+        about = self.about(honest)
+        return [say(text) for text in (about.submit_actions if about else ())]
 
     async def play_honestly(self, task: Task) -> HonestPlay:
         """Plays a task as the expert would, else at random, and keeps what happened."""
@@ -159,7 +161,7 @@ class Case:
         return not play.done and not (await asyncio.wait_for(play.act(action), STALL_S)).refused
 
     async def _next(self, play: Play) -> Message:
-        if hasattr(play.env, "expert"):
+        if isinstance(play.env, HasExpert):
             try:
                 return await ask_expert(play.env)
             except Exception:  # it knows no action here, such as on a page without an expert

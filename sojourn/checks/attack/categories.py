@@ -58,7 +58,8 @@ async def interpreters(case: Case) -> list[Interpreter]:
 
 def slots_of(case: Case) -> list[Slot]:
     actions = [action for honest in case.honest for action in honest.actions]
-    return slots(getattr(case.about(case.honest[0]), "text_actions", ()), list(case.tools.values()), actions)
+    about = case.about(case.honest[0])
+    return slots(about.text_actions if about else (), list(case.tools.values()), actions)
 
 
 async def stuffing(case: Case, runs: Sequence[Interpreter]) -> Tally:

@@ -17,6 +17,7 @@ from sojourn.checks.backend.opened import (
     training_batch,
 )
 from sojourn.checks.promise import BrokenError, NotOfferedError
+from sojourn.protocols import Stateful
 from sojourn.types import FloatArray
 
 SPLIT_TOLERANCE = 0.02  # as a fraction of the update: AdamW magnifies the rounding errors of gradients near 0
@@ -75,7 +76,7 @@ async def saves(case: Case) -> str:
     await one.update(batch)
     with tempfile.TemporaryDirectory() as folder:
         one.trainer.save(Path(folder))
-        kept = one.trainer.state() if hasattr(one.trainer, "state") else None
+        kept = one.trainer.state() if isinstance(one.trainer, Stateful) else None
         other.trainer.load(Path(folder))
         if kept is not None:
             other.trainer.restore(kept)

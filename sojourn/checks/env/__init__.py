@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sojourn.abilities import Closes
 from sojourn.checks.env import actions, cancelling, closing, other_process, replays, seats, task_lists
 from sojourn.checks.env.play import Case
 from sojourn.checks.env.resources import end_leftovers, scratch
@@ -64,8 +65,8 @@ async def check_env(
     with scratch() as folder:
         case = Case(family, split, episodes, seed, max_turns, folder)
         verdicts = await judge_all_awaited(PROMISES, case, timeout_s)
-        if (close := getattr(case.family, "close", None)) and not isinstance(case.family, (str, type)):
-            closes = Promise("the family closes", (), lambda case: closing.family_closes(case, close))
+        if isinstance(made := case.family, Closes) and not isinstance(made, (str, type)):
+            closes = Promise("the family closes", (), lambda case: closing.family_closes(case, made.close))
             verdicts = (*verdicts, await judge_awaited(closes, case, timeout_s))
         if case.untidy:
             end_leftovers(case.before, folder)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Collection
 from dataclasses import is_dataclass, replace
-from typing import Any
+from typing import Protocol, runtime_checkable
 
+from sojourn.abilities import Closes, HasExpert, Opens
 from sojourn.checks.env.hostile import hostile
 from sojourn.checks.env.play import (
     Case,
@@ -21,6 +22,7 @@ from sojourn.checks.env.play import (
 )
 from sojourn.checks.promise import BrokenError, DoubtfulError, NotOfferedError
 from sojourn.finite import as_finite
+from sojourn.protocols import EnvFamily
 from sojourn.types import Message
 
 LONGEST_REFUSAL = 2_000  # characters
@@ -98,7 +100,7 @@ async def expert(case: Case) -> str:
     judged."""
     for task in case.tasks:
         async with closing(Play(case.family.make(task))) as play:
-            if not hasattr(play.env, "expert"):
+            if not isinstance(play.env, HasExpert):
                 raise NotOfferedError("no expert()")
             await play.start()
             while not play.done:
@@ -134,9 +136,17 @@ async def success_last(case: Case) -> str:
     return f"said at {known} of {sum(event.done for event in events)} ends"
 
 
+@runtime_checkable
+class LimitsTurns(Protocol):
+    """A world whose plays end after as many actions of each seat as its field `turns` says."""
+
+    @property
+    def turns(self) -> int: ...
+
+
 async def ends(case: Case) -> str:
     plays = [*case.plays, *case.expert_plays]
-    limit = getattr(case.family, "turns", 0)
+    limit = case.family.turns if isinstance(case.family, LimitsTurns) else 0
     seats = len(case.seats(case.tasks[0]))  # the limit holds for each of them
     if isinstance(limit, int) and any(play.accepted > limit * seats > 0 for play in plays):
         raise BrokenError(f"turns = {limit}, but a play went on to {max(play.accepted for play in plays)} actions")
@@ -154,7 +164,7 @@ async def _limited(case: Case, longest: int) -> str:
     if low is None:
         return ""
     try:
-        if hasattr(low, "open"):
+        if isinstance(low, Opens):
             await low.open()
         async with closing(Play(low.make(low.tasks(case.split)[0]))) as play:
             rng = random.Random(case.seed)
@@ -165,15 +175,15 @@ async def _limited(case: Case, longest: int) -> str:
         if play.accepted >= max_actions and not play.done:
             raise BrokenError(f"with turns = {turns} a play went on after {max_actions} actions")
     finally:
-        if hasattr(low, "close"):
+        if isinstance(low, Closes):
             await low.close()
     return f", and with turns = {turns} after {play.accepted} actions" if play.done else ""
 
 
-def _with_turns(family: Any, turns: int) -> Any:
+def _with_turns(family: EnvFamily, turns: int) -> EnvFamily | None:
     """Returns the family with another value of its field `turns`; None where it has no such field or refuses the
     value."""
-    if turns < 1 or not isinstance(getattr(family, "turns", None), int) or not is_dataclass(family):
+    if turns < 1 or not isinstance(family, LimitsTurns) or not is_dataclass(family):
         return None
     try:
         return replace(family, turns=turns)  # pyright: ignore[reportArgumentType]

@@ -6,9 +6,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import is_dataclass, replace
 from typing import Any
 
+from sojourn.abilities import Closes, Opens
 from sojourn.checks.env.play import Case, spread
 from sojourn.checks.env.resources import WAITS_S, growth, held_resources
 from sojourn.checks.promise import BrokenError
+from sojourn.protocols import EnvFamily
 
 MAX_CLOSINGS = 5  # the most turns of a play at which it is closed
 
@@ -40,15 +42,17 @@ async def family_closes(case: Case, close: Callable[[], Awaitable[Any]]) -> str:
         return "nothing is left"
 
     async def again() -> None:
-        family = replace(case.family) if is_dataclass(case.family) else case.family  # pyright: ignore[reportArgumentType]
-        if hasattr(family, "open"):
+        family: EnvFamily = case.family
+        family = replace(family) if is_dataclass(family) else family  # pyright: ignore[reportArgumentType]
+        if isinstance(family, Opens):
             await family.open()
         try:
             env = family.make(case.tasks[0])
             await env.start()
             await env.close()
         finally:
-            await family.close()
+            if isinstance(family, Closes):
+                await family.close()
 
     if case.tasks and (left := await case.leak(again)):
         raise BrokenError(f"a family that is closed leaves {left}")

@@ -10,10 +10,12 @@ import statistics
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
+from sojourn.abilities import Closes, Forkable, HasExpert, Opens
 from sojourn.checks.env.play import Play, ask_expert, choose
 from sojourn.envs.replay_fork import make_forkable
+from sojourn.protocols import EnvFamily
 from sojourn.types import Message, Role, Task
 
 RANDOM_LENGTH = 50  # actions of a random play in a world without an expert
@@ -52,6 +54,14 @@ class Measured:
         return cls(**{**data, "expert": expert, "chance": Scored(**data["chance"])})
 
 
+@runtime_checkable
+class ListsChoices(Protocol):
+    """A world that can list the possible actions in each observation, which its field `choices` says."""
+
+    @property
+    def choices(self) -> bool: ...
+
+
 @dataclass
 class _Clock:
     starts_s: list[float] = field(default_factory=list)
@@ -59,14 +69,14 @@ class _Clock:
     forks_s: list[float] = field(default_factory=list)
 
 
-async def measure(family: Any, *, plays: int = 16, seed: int = 0, seconds: float = 60.0) -> Measured:
+async def measure(family: EnvFamily, *, plays: int = 16, seed: int = 0, seconds: float = 60.0) -> Measured:
     """Plays up to `plays` test tasks by the expert and by a random policy, for about `seconds` at most.
 
     The random policy picks among the listed choices; where a world lists none, among the expert's actions in other
     tasks and invented calls of the tools. It has twice as many actions as the expert's longest play took.
     """
     family = _with_choices(family)
-    if hasattr(family, "open"):
+    if isinstance(family, Opens):
         await family.open()
     try:
         tasks = family.tasks("test")
@@ -81,7 +91,7 @@ async def measure(family: Any, *, plays: int = 16, seed: int = 0, seconds: float
         chance = await _play_all(
             family, picked, clock, lambda play: _random_action(play, expert_actions, rng), deadline, longest
         )
-        own = hasattr(chance[0].env, "fork")
+        own = isinstance(chance[0].env, Forkable)
         for play, task in list(zip(chance, picked, strict=False))[:4]:
             await _time_fork(family, task, play, clock)
         return Measured(
@@ -96,14 +106,14 @@ async def measure(family: Any, *, plays: int = 16, seed: int = 0, seconds: float
             fork_ms=1e3 * statistics.median(clock.forks_s),
         )
     finally:
-        if hasattr(family, "close"):
+        if isinstance(family, Closes):
             await family.close()
 
 
 async def _play_expert(family: Any, tasks: Sequence[Task], clock: _Clock, deadline: float) -> list[Play]:
     probe = family.make(tasks[0])
     await probe.close()
-    if not hasattr(probe, "expert"):
+    if not isinstance(probe, HasExpert):
         return []
     return await _play_all(family, tasks, clock, lambda play: ask_expert(play.env), deadline)
 
@@ -162,8 +172,13 @@ def _scored(plays: Sequence[Play]) -> Scored:
     return Scored(statistics.mean(rewards), statistics.mean(float(play.success) for play in plays))
 
 
-def _with_choices(family: Any) -> Any:
+def _with_choices(family: EnvFamily) -> EnvFamily:
     """Returns the family with listed choices, where it has a field `choices`."""
-    if is_dataclass(family) and not isinstance(family, type) and getattr(family, "choices", None) is False:
+    if (
+        is_dataclass(family)
+        and not isinstance(family, type)
+        and isinstance(family, ListsChoices)
+        and not family.choices
+    ):
         return replace(family, choices=True)
     return family

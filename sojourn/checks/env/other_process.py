@@ -20,6 +20,7 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sojourn.abilities import Closes, Opens
 from sojourn.checks.env.play import Case, Event, Play, closing, first_difference, play_through
 from sojourn.checks.env.resources import Process, alive, processes
 from sojourn.checks.promise import BrokenError, NotOfferedError
@@ -174,13 +175,13 @@ async def _opened(asked: Mapping[str, Any]) -> Any:
     for name in names.split("."):
         kind = getattr(kind, name)
     family = kind(**values)
-    if hasattr(family, "open"):
+    if isinstance(family, Opens):
         await family.open()
     return family
 
 
 async def _closed(family: Any) -> None:
-    if hasattr(family, "close"):
+    if isinstance(family, Closes):
         await family.close()
 
 

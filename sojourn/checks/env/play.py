@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from sojourn.abilities import HasNativeActions, capacity
+from sojourn.abilities import HasExpert, HasNativeActions, HasStateKey, capacity
 from sojourn.checks.env.resources import Held, leak
 from sojourn.checks.promise import BrokenError
 from sojourn.errors import ActionError
@@ -64,7 +64,7 @@ class Play:
         return sum(event.action is not None and not event.refused for event in self.events)
 
     def key(self) -> str | None:
-        return self.env.state_key() if hasattr(self.env, "state_key") else None
+        return self.env.state_key() if isinstance(self.env, HasStateKey) else None
 
     async def start(self) -> Play:
         began = time.perf_counter()
@@ -167,7 +167,7 @@ async def choose(play: Play, rng: random.Random) -> Message:
     observation = next(event.observation for event in reversed(play.events) if event.observation)
     if observation.choices:
         return Message(Role.ASSISTANT, rng.choice(observation.choices))
-    if hasattr(play.env, "expert") and (not observation.tools or rng.random() < 0.5):
+    if isinstance(play.env, HasExpert) and (not observation.tools or rng.random() < 0.5):
         return await ask_expert(play.env)
     if observation.tools:
         tool = rng.choice(observation.tools)
@@ -176,7 +176,7 @@ async def choose(play: Play, rng: random.Random) -> Message:
     return Message(Role.ASSISTANT, rng.choice(("look", "help", "yes", "no", "1", *words)))
 
 
-async def ask_expert(env: Any) -> Message:
+async def ask_expert(env: HasExpert) -> Message:
     action = env.expert()
     if inspect.isawaitable(action):
         action = await action

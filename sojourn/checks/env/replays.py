@@ -7,7 +7,7 @@ import random
 import time
 from contextlib import AsyncExitStack
 
-from sojourn.abilities import HasBlobs
+from sojourn.abilities import blobs_of
 from sojourn.checks.env.play import Case, Play, choose, closing, require_equal, short
 from sojourn.checks.promise import BrokenError, NotOfferedError
 from sojourn.envs.replay_fork import ReplayForkable, make_forkable
@@ -22,7 +22,7 @@ async def plays(case: Case) -> str:
             await play.start()
             while not play.done and len(play.events) <= case.max_turns:
                 await play.act(await choose(play, rng))
-            play.blobs = dict(play.env.blobs) if isinstance(play.env, HasBlobs) else {}
+            play.blobs = dict(blobs_of(play.env))
         case.plays.append(play)
     return f"{len(case.plays)} plays, {sum(len(play.actions) for play in case.plays)} actions"
 

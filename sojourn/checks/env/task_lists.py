@@ -5,26 +5,28 @@ from __future__ import annotations
 import json
 import random
 
+from sojourn.abilities import Opens
 from sojourn.checks.env.play import Case, short
 from sojourn.checks.env.resources import held_resources
 from sojourn.checks.promise import BrokenError, DoubtfulError
-from sojourn.envs.about import About
-from sojourn.envs.tools import as_family
+from sojourn.envs.about import About, about_of
+from sojourn.envs.tools import Tools, as_family
 from sojourn.types import Task
 
 
 async def opens(case: Case) -> str:
     case.before = held_resources(case.scratch)
     case.family = as_family(case.family)
-    if not hasattr(case.family, "open"):
+    if not isinstance(case.family, Opens):
         return "an EnvFamily"
     await case.family.open()
     return "an EnvFamily, opened"
 
 
 async def declares_source(case: Case) -> str:
-    source = getattr(case.family, "plain", case.family)  # a plain class has its own `about`
-    about = getattr(source, "about", None)
+    of_plain_class = isinstance(case.family, Tools)
+    source = case.family.plain if of_plain_class else case.family  # a plain class has its own `about`
+    about: object = about_of(source)
     if about is None:
         raise DoubtfulError("no `about`: say its source and its licence")
     if not isinstance(about, About):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ from sojourn.errors import ActionError, InfrastructureError
 from sojourn.types import Message, Observation, Role, Step, Task
 from sojourn_worlds.miniwob.actions import Action, Point, Target, parse
 from sojourn_worlds.miniwob.browser import Chromium, Tab
-from sojourn_worlds.miniwob.experts import expert_of
+from sojourn_worlds.miniwob.experts import EXPERTS
 from sojourn_worlds.miniwob.facts import FILLER, RESETTABLE
 from sojourn_worlds.miniwob.page import Element, Page, PageReader, choices
 
@@ -76,6 +76,8 @@ class Visit:
         self._config = config
         self._name = str(task.data["page"])
         self._chromium = chromium
+        if self._name in EXPERTS:
+            self.expert = self._expert_action
         self._tab: Tab | None = None
         self._page: Page | None = None
         self._screenshot = ""
@@ -138,21 +140,12 @@ class Visit:
             tab, self._tab = self._tab, None
             self._chromium.release(tab)
 
-    @property
-    def expert(self) -> Callable[[], Awaitable[str]]:
-        """Returns a coroutine function that returns the expert's next action.
-
-        Raises `NoExpertError` on a page that has no expert, so that `hasattr(env, "expert")` is False there.
-        """
-        choose = expert_of(self._name)
-
-        async def say() -> str:
-            page = self._current_page()
-            if self._config.observation == "dom":
-                page = await self._as_text(page)
-            return choose(replace(page, actions_taken=self._actions_taken))
-
-        return say
+    async def _expert_action(self) -> str:
+        """Returns the next action of the page's scripted expert."""
+        page = self._current_page()
+        if self._config.observation == "dom":
+            page = await self._as_text(page)
+        return EXPERTS[self._name](replace(page, actions_taken=self._actions_taken))
 
     async def _as_text(self, page: Page) -> Page:
         """Returns the page as text, for an expert, with the labels of its DOM reading."""

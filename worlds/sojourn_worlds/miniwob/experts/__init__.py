@@ -9,7 +9,6 @@ take the first: nothing says which it is.
 
 from __future__ import annotations
 
-from sojourn.errors import ConfigError
 from sojourn_worlds.miniwob.experts.clicks import CLICKS
 from sojourn_worlds.miniwob.experts.drawn import DRAWN
 from sojourn_worlds.miniwob.experts.forms import FORMS
@@ -17,15 +16,3 @@ from sojourn_worlds.miniwob.experts.look import Expert
 from sojourn_worlds.miniwob.experts.sites import SITES
 
 EXPERTS: dict[str, Expert] = dict(sorted((CLICKS | FORMS | DRAWN | SITES).items()))
-
-
-class NoExpertError(ConfigError, AttributeError):
-    """The page has no scripted expert; also an `AttributeError`, so that `hasattr(env, "expert")` is False there."""
-
-
-def expert_of(page: str) -> Expert:
-    if page not in EXPERTS:
-        raise NoExpertError(
-            f"miniwob has no scripted expert for {page!r}: choose among the {len(EXPERTS)} of `EXPERTS`"
-        )
-    return EXPERTS[page]

@@ -1,0 +1,123 @@
+"""What backends, trainers and samplers may offer besides their roles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from sojourn.protocols import Renderer, RendererConfig, Trainer
+from sojourn.types import Batch, FloatArray, IntArray
+
+
+@runtime_checkable
+class Forgets(Protocol):
+    """A sampler that can drop whatever it keeps between samples.
+
+    After `forget` the next samples do not depend, not even in their last bits, on what was sampled before.
+    """
+
+    async def forget(self) -> None: ...
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A part that has metrics of its own: `metrics` returns them by name, for the time since it was last called."""
+
+    def metrics(self) -> Mapping[str, float]: ...
+
+
+@runtime_checkable
+class Identifies(Protocol):
+    """A backend that says exactly which weights it opens."""
+
+    def identities(self, model: Any, critic: Any) -> Mapping[str, str]:
+        """Returns the commit, version or digest of each model by its role ("policy", "critic"); empty while it is
+        not here."""
+        ...
+
+
+@runtime_checkable
+class Copies(Protocol):
+    """A trainer that can be copied, for a model that learns beside the policy.
+
+    The copy trains weights of its own, which begin as the present ones and are its reference if asked for. Its state
+    holds all of them; its `publish` reaches no sampler.
+    """
+
+    def copy(self, optim: Any, *, reference: bool) -> Trainer: ...
+
+
+@runtime_checkable
+class HasHiddenStates(Protocol):
+    """A trainer that returns the present weights' last hidden states, which some streams read."""
+
+    async def hidden_states(self, batch: Batch, places: IntArray) -> FloatArray:
+        """Returns those after the tokens of a batch at these places: (P, H), in fp32, without a gradient."""
+        ...
+
+
+@runtime_checkable
+class HasMaxContext(Protocol):
+    """A backend that says the longest context in tokens before it opens a model."""
+
+    @property
+    def max_context(self) -> int: ...
+
+
+@runtime_checkable
+class HasSlowdowns(Protocol):
+    """A backend that knows what this machine makes it compute more slowly than it could, in whole sentences; none where
+    nothing does. Commands print them before they open a model."""
+
+    def slowdowns(self) -> Sequence[str]: ...
+
+
+@runtime_checkable
+class BindsRenderer(Protocol):
+    """A backend that binds a renderer's config to a model's tokenizer without opening the model; it gives None where
+    that is not on this machine yet."""
+
+    def bind_renderer(self, model: Any, renderer: Any) -> Renderer | None: ...
+
+
+@runtime_checkable
+class HasNote(Protocol):
+    """A renderer that says in a sentence which format it writes, and why; empty where there is nothing to say."""
+
+    @property
+    def note(self) -> str: ...
+
+
+@runtime_checkable
+class HasPassColumns(Protocol):
+    """A backend that names what its trainer's passes can give for each token beside log-probabilities and entropy."""
+
+    @property
+    def pass_columns(self) -> frozenset[str]: ...
+
+
+class ExportedModel(NamedTuple):
+    """What a backend says of a model that it wrote: the base, its licence (an SPDX identifier, or "unknown"), the
+    architecture, the number of parameters. `use` is a program of a few lines that loads it in the current folder."""
+
+    base: str
+    licence: str
+    architecture: str
+    parameters: int
+    use: str
+
+
+@runtime_checkable
+class ExportsModels(Protocol):
+    """A backend that writes the policy in formats of other programs.
+
+    `model_formats` gives a sentence for each format. `export_model` writes the model with these weights of a checkpoint
+    (None: those that a run begins with) into an empty folder; `dtype` is "fp32" or "bf16".
+    """
+
+    @property
+    def model_formats(self) -> Mapping[str, str]: ...
+    def export_model(
+        self, model: Any, renderer: RendererConfig, seed: int, weights: Path | None, format: str, dtype: str, out: Path
+    ) -> ExportedModel: ...

@@ -1,0 +1,127 @@
+"""What worlds, their plays and seats may offer besides their roles."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+from sojourn.protocols import Env, EnvFamily, Seat
+from sojourn.types import Message, Task
+
+
+@runtime_checkable
+class Forkable(Protocol):
+    """A play that can be copied: `fork` returns an independent play in the same state."""
+
+    async def fork(self) -> Env: ...
+
+
+@runtime_checkable
+class HasStateKey(Protocol):
+    """A play that says what counts as the same state: equal states have equal keys."""
+
+    def state_key(self) -> str: ...
+
+
+@runtime_checkable
+class HasExpert(Protocol):
+    """A play with a scripted expert.
+
+    `expert` returns the expert's next action as the agent would say it, or a coroutine of it. Every such action has an
+    effect, and following the expert from any state reaches success where that is still possible.
+    """
+
+    def expert(self) -> str | Awaitable[str]: ...
+
+
+@runtime_checkable
+class HasNativeActions(Protocol):
+    """A play in which agents are to act by structured tool calls alone.
+
+    `native_action` returns the message whose calls do what an action written as text does, such as the expert's.
+    """
+
+    def native_action(self, text: str) -> Message: ...
+
+
+@runtime_checkable
+class HasBlobs(Protocol):
+    """A play whose messages show images: `blobs` has them by SHA-256 in hexadecimal, and a run keeps them."""
+
+    @property
+    def blobs(self) -> Mapping[str, bytes]: ...
+
+
+def blobs_of(play: object) -> Mapping[str, bytes]:
+    """Returns the images that a play has shown, by digest; mostly none."""
+    return play.blobs if isinstance(play, HasBlobs) else {}
+
+
+PLAY_ABILITIES: Mapping[str, type] = {"fork": Forkable, "expert": HasExpert, "state_key": HasStateKey}
+
+
+@runtime_checkable
+class Opens(Protocol):
+    """A world with resources that its plays share: `open` is awaited before the first play."""
+
+    async def open(self) -> None: ...
+
+
+@runtime_checkable
+class Closes(Protocol):
+    """A world that is closed after its last play."""
+
+    async def close(self) -> None: ...
+
+
+@runtime_checkable
+class HasCapacity(Protocol):
+    """A world that can hold at most `capacity` plays at once; others have no limit."""
+
+    @property
+    def capacity(self) -> int: ...
+
+
+def capacity(world: object, default: int) -> int:
+    """Returns how many plays a world can hold at once; `default` where it does not say."""
+    return world.capacity if isinstance(world, HasCapacity) else default
+
+
+@runtime_checkable
+class HasSeats(Protocol):
+    """A world with several seats, by name. The policy plays in each of them, and is trained on what each does."""
+
+    @property
+    def seats(self) -> Sequence[str]: ...
+
+
+@runtime_checkable
+class HasLowestReward(Protocol):
+    """A world that says which reward an episode ends with that the agent's own action broke; -1 in others."""
+
+    @property
+    def lowest_reward(self) -> float: ...
+
+
+@runtime_checkable
+class HasWorlds(Protocol):
+    """A world that is made of several; `world_of` returns the one that a task belongs to."""
+
+    @property
+    def worlds(self) -> tuple[EnvFamily, ...]: ...
+    def world_of(self, task: Task) -> EnvFamily: ...
+
+
+@runtime_checkable
+class HasRisks(Protocol):
+    """A world that knows which of its protections are missing on this machine: `risks` returns a sentence for each.
+    Commands print them before they play."""
+
+    def risks(self) -> Sequence[str]: ...
+
+
+@runtime_checkable
+class ForkableSeat(Protocol):
+    """A seat that can be copied: `fork` returns one that goes on by itself from the same turns."""
+
+    def fork(self) -> Seat: ...
