@@ -23,8 +23,8 @@ Made by `make reference` from the commands themselves. A command that cannot do 
 and ends with the exit code 2; `{TRACEBACK}=1` prints the traceback too.
 Ctrl-C ends a run with 130, and it can be resumed.
 
-`sojourn --install-completion` teaches your shell (bash, zsh, fish or PowerShell) to complete commands and options with the
-tab key, from the next shell on; `sojourn --show-completion` prints what it would install.
+`sojourn --install-completion` teaches your shell (bash, zsh, fish or PowerShell) to complete commands and
+options with the tab key, from the next shell on; `sojourn --show-completion` prints what it would install.
 """
 
 

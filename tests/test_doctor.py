@@ -1,4 +1,4 @@
-"""`sojourn doctor` finds what is here, and how to get what is not; the exit code says whether what is needed is here."""
+"""`sojourn doctor` says what is here and how to get the rest; its exit code says whether what is needed is here."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ ORDER = [
     "intervals", "tasks", "curricula",
     "record", "plot", "terminal", "envs", "render", "agents", "rollout", "rewards", "sources", "filters", "credit",
     "batch", "streams", "losses", "backends", "display", "train", "checks", "replay", "arena", "method_docs",
-    "env_catalog", "model_export", "key_meanings", "config_docs", "doctor", "view", "commands", "cli",
+    "env_catalog", "model_export", "sweep", "key_meanings", "config_docs", "doctor", "view", "commands", "cli",
 ]  # fmt: skip
 ENTRANCES = {"__init__", "__main__"}
 MODULES = {
