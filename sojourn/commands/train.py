@@ -78,7 +78,7 @@ def run_folder(resolved: Resolved, resumed: Path | None, out: Path | None) -> Ru
 async def train_in(resolved: Resolved, folder: RunFolder, resume: bool, progress: bool = True) -> None:
     """Trains in a run folder, and draws the curve; without `progress`, it prints nothing."""
     from sojourn.display import Display
-    from sojourn.errors import RecordError, cause
+    from sojourn.errors import MissingExtraError, RecordError, cause
     from sojourn.plot import curve
     from sojourn.record.diagnosis import findings
     from sojourn.record.run_status import FAILURE
@@ -103,8 +103,11 @@ async def train_in(resolved: Resolved, folder: RunFolder, resume: bool, progress
         raise
     for finding in findings(folder.path)[:1]:
         console.print(f"diagnosis: {finding}", style="yellow", soft_wrap=True, markup=False)
-    curve([folder.path], folder.path / "curve.png")
-    console.print(f"the curve is {folder.path / 'curve.png'}; all episodes are in {folder.path}", soft_wrap=True)
+    try:
+        curve([folder.path], folder.path / "curve.png")
+        console.print(f"the curve is {folder.path / 'curve.png'}; all episodes are in {folder.path}", soft_wrap=True)
+    except MissingExtraError as error:  # the run is complete, and can be drawn later
+        console.print(f"note: {error}; all episodes are in {folder.path}", soft_wrap=True)
     console.print(f"to look at it: sojourn show {folder.path}", soft_wrap=True)
 
 
