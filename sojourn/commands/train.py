@@ -76,8 +76,9 @@ def _run_folder(resolved: Resolved, resumed: Path | None, out: Path | None) -> R
 
 async def _train(resolved: Resolved, folder: RunFolder, resume: bool) -> None:
     from sojourn.display import Display
-    from sojourn.errors import RecordError, cause
+    from sojourn.errors import MissingExtraError, RecordError, cause
     from sojourn.plot import curve
+    from sojourn.record.diagnosis import findings
     from sojourn.record.run_status import FAILURE
     from sojourn.train.run import run_recipe
 
@@ -98,8 +99,13 @@ async def _train(resolved: Resolved, folder: RunFolder, resume: bool) -> None:
                 folder.write_json(FAILURE, {"cause": cause(error)})
                 _print_failed_episode(folder, console)
         raise
-    curve([folder.path], folder.path / "curve.png")
-    console.print(f"the curve is {folder.path / 'curve.png'}; all episodes are in {folder.path}", soft_wrap=True)
+    for finding in findings(folder.path)[:1]:
+        console.print(f"diagnosis: {finding}", style="yellow", soft_wrap=True, markup=False)
+    try:
+        curve([folder.path], folder.path / "curve.png")
+        console.print(f"the curve is {folder.path / 'curve.png'}; all episodes are in {folder.path}", soft_wrap=True)
+    except MissingExtraError as error:  # the run is complete, and can be drawn later
+        console.print(f"note: {error}; all episodes are in {folder.path}", soft_wrap=True)
     console.print(f"to look at it: sojourn show {folder.path}", soft_wrap=True)
 
 

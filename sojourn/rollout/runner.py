@@ -108,11 +108,7 @@ class Runner:
                     await contained(self._play(task, params, label, sampler_for, blame, played))
                 except ConfigError:
                     raise
-                except (
-                    Exception,
-                    SystemExit,
-                    asyncio.CancelledError,
-                ) as error:  # a world that exits ends only its play
+                except (Exception, SystemExit, asyncio.CancelledError) as error:  # a world that exits ends its own play
                     if isinstance(error, asyncio.CancelledError) and cancelled():
                         raise
                     failed = error
@@ -170,9 +166,9 @@ class Runner:
 
     def _agent_context(self, name: str, sampler: Sampler, params: SamplingParams) -> AgentContext:
         """Returns the context of a seat. Each has a sampling seed of its own, so that seats do not sample alike."""
-        seat_params = params if name == "agent" else replace(params, seed=seed_of(params.seed, name))
+        seeded = params if name == "agent" else replace(params, seed=seed_of(params.seed, name))
         return AgentContext(
-            name=name, renderer=self.renderer, sampler=sampler, params=seat_params, max_context=self.max_context
+            name=name, renderer=self.renderer, sampler=sampler, params=seeded, max_context=self.max_context
         )
 
     def _count(self, episode: Episode) -> None:

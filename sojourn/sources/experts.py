@@ -9,14 +9,14 @@ from typing import Annotated
 
 import numpy as np
 
-from sojourn.abilities import HasExpert, HasNativeActions
+from sojourn.abilities import HasExpert, HasNativeActions, has_expert
 from sojourn.call_text import call_text
 from sojourn.config.fields import Range
 from sojourn.errors import ConfigError, failure_and_place
 from sojourn.protocols import Env, Renderer
 from sojourn.rollout.runner import SamplerFor
 from sojourn.sources.context import SourceContext, StageContext, require_imitation
-from sojourn.sources.play_abilities import offers
+from sojourn.sources.play_abilities import lacking
 from sojourn.types import FloatArray, Group, Message, Prompt, Role, Sample, SamplingParams, Stop, Versions
 
 
@@ -40,10 +40,10 @@ class Experts:
         return min(self.distinct_tasks, self.width * steps)
 
     async def check(self, stage: StageContext) -> None:
-        if not await offers(stage.env, "expert", stage.limits, stage.split):
+        if without := await lacking(stage.env, "expert", stage.limits, stage.split):
             raise ConfigError(
-                f"stage '{stage.name}' clones demonstrations, but the world has no expert(): define it, or drop "
-                "the stage"
+                f"stage '{stage.name}' clones demonstrations, but {without} has no expert(): define it, choose tasks "
+                "that have one, or drop the stage"
             )
         require_imitation(stage, "a demonstration")
 
@@ -109,7 +109,7 @@ class ExpertSampler:
     renderer: Renderer
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
-        if not isinstance(self.env, HasExpert):
+        if not has_expert(self.env):
             raise ConfigError("the world has no expert(): demonstrations need one")
         message = await expert_message(self.env)
         tokens = np.asarray(self.renderer.encode_reply(message), dtype=np.int64)

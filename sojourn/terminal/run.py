@@ -18,6 +18,7 @@ from rich.text import Text
 from sojourn.config.lookup import likely
 from sojourn.errors import ConfigError, RecordError
 from sojourn.record import metrics
+from sojourn.record.diagnosis import findings
 from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
@@ -86,6 +87,7 @@ def overview(path: Path, width: int, stage: str = "") -> Group:
             lines += [Text(), _evaluations(run, width)]
         measured = _lines(path, problems)
         lines += _steps(measured, stage or run.stage, width)
+        lines += [Text(f"diagnosis: {clean(str(finding))}", "yellow") for finding in findings(path, measured)]
         with EpisodeStore(path) as store:
             lines += _failures(store)
             lines += _newest(store, path, stage, [at.stage for at in measured], width)
@@ -112,8 +114,10 @@ def as_json(path: Path, stage: str = "") -> str:
     missing = list(run.missing)
     with collect_problems(missing), EpisodeStore(path) as store:
         counts = [jsonable(count) for count in store.steps() if stage in ("", count.stage)]
-    last = [at for at in _lines(path, missing) if stage in ("", at.stage)][-1:]
+    measured = _lines(path, missing)
+    last = [at for at in measured if stage in ("", at.stage)][-1:]
     data = {"name": run.name, **jsonable(run), "last": jsonable(last[0]) if last else None, "episodes": counts}
+    data["diagnosis"] = [jsonable(finding) for finding in findings(path, measured)]
     return json.dumps(data | {"missing": missing}, indent=1)
 
 

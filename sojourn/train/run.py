@@ -26,7 +26,7 @@ from sojourn.render import pieces
 from sojourn.rewards.reward_cache import ScoredGroup
 from sojourn.rollout.world import worlds_of
 from sojourn.sources.context import StageContext
-from sojourn.sources.play_abilities import offers
+from sojourn.sources.play_abilities import first_of_kinds, lacking
 from sojourn.train.assemble import Components, assemble
 from sojourn.train.evaluate import evaluate, panel
 from sojourn.train.loop import EVERY_SLOT, StageLoop, StepResult, train
@@ -51,7 +51,7 @@ class Run:
     recorded: set[str] = field(default_factory=set)  # ids of the stage's episodes that the store holds, if not live
     blobs: dict[str, bytes] = field(default_factory=dict)  # images, by digest, not yet written to the run folder
     failed: dict[str, Episode] = field(default_factory=dict[str, Episode])  # by id, those not yet recorded
-    _streams: dict[str, Any] = field(default_factory=dict)  # of the stage that began last, by what they provide
+    _streams: dict[str, Stream] = field(default_factory=dict)  # of the stage that began last, by what they provide
     _errors_before: int = 0  # failed episodes before the present step
     _now: tuple[str, int] = (BEFORE, 0)  # the stage and step under which a failure is recorded
     _source: Any = None
@@ -323,18 +323,19 @@ async def check_groups(recipe: Recipe) -> None:
         if isinstance(stage.groups, Checks):
             await stage.groups.check(_context_of(recipe, stage))
         for ability in sorted(env_needs(stage.estimator)):
-            if not await offers(recipe.env, ability, recipe.rollout.limits, recipe.curriculum.split):
+            if without := await lacking(recipe.env, ability, recipe.rollout.limits, recipe.curriculum.split):
                 raise ConfigError(
-                    f"stage '{stage.name}': {type(stage.estimator).__name__} needs {ability}(), which "
-                    "the environments of this world do not have: define it, or choose another estimator"
+                    f"stage '{stage.name}': {type(stage.estimator).__name__} needs environments with {ability}(), "
+                    f"which {without} does not have: define it, or choose another estimator"
                 )
         for stream in stage.streams:
             _check_task_data(recipe, stage.name, stream)
 
 
-def _check_task_data(recipe: Recipe, stage: str, stream: Any) -> None:
-    """Checks the first task of each environment; others are assumed to have the same keys."""
-    for task in [world.tasks(recipe.curriculum.split)[0] for world in worlds_of(recipe.env)]:
+def _check_task_data(recipe: Recipe, stage: str, stream: Stream) -> None:
+    """Checks the first task of each kind; others of the kind are assumed to have the same keys."""
+    split = recipe.curriculum.split
+    for task in [task for world in worlds_of(recipe.env) for _, task in first_of_kinds(world, split)]:
         for key in sorted(task_data(stream) - set(task.data)):
             raise ConfigError(
                 f"stage '{stage}': {type(stream).__name__} reads '{key}' in the data of each task, but those of "

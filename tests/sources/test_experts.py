@@ -62,7 +62,9 @@ async def test_a_demonstration_that_failed_is_left_out_even_when_all_are_wanted(
 
 
 async def test_a_world_without_an_expert_is_refused():
-    with pytest.raises(ConfigError, match=r"stage 'warmup' clones demonstrations, but the world has no expert\(\)"):
+    with pytest.raises(
+        ConfigError, match=r"stage 'warmup' clones demonstrations, but the world 'odd' has no expert\(\)"
+    ):
         await Experts(width=2).check(stage_of(components(Odd(mute=True)), "warmup"))
     with pytest.raises(BaseExceptionGroup) as caught:
         await Experts(width=2).bind(components(Odd(mute=True)), "warmup", 1).take(0)
