@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from sojourn.abilities import Checks, HasNote, Measured, ReleasesResources, env_needs, group_size, task_data
+from sojourn.abilities import HasNote, Measured, ReleasesResources, group_size
 from sojourn.batch.weigh import weigh
 from sojourn.display import Display
-from sojourn.errors import ConfigError, RecordError
+from sojourn.errors import RecordError
 from sojourn.protocols import Stateful, Stream
 from sojourn.record import checkpoint, metrics
 from sojourn.record.checkpoint import Checkpoint
@@ -24,11 +24,9 @@ from sojourn.record.run_status import CHAT_FORMAT, SKIPPED_CHECKPOINTS
 from sojourn.record.summary import Summary, summarise
 from sojourn.render import pieces
 from sojourn.rewards.reward_cache import ScoredGroup
-from sojourn.rollout.world import worlds_of
-from sojourn.sources.context import StageContext
-from sojourn.sources.play_abilities import first_of_kinds, lacking
 from sojourn.train.assemble import Components, assemble
 from sojourn.train.evaluate import evaluate, panel
+from sojourn.train.group_checks import check_groups
 from sojourn.train.loop import EVERY_SLOT, StageLoop, StepResult, train
 from sojourn.train.recipe import Recipe, Stage, recorded_streams
 from sojourn.train.step_metrics import count_metrics, drift, policy_metrics
@@ -303,45 +301,6 @@ class Run:
         write = functools.partial(self.components.trainer.save, weights_only=stage_ended)
         keep = 0 if stage_ended else self.recipe.record.keep
         checkpoint.save(self.folder.checkpoints, earlier + step, write, state, keep=keep, mark=stage_ended)
-
-
-def _context_of(recipe: Recipe, stage: Stage) -> StageContext:
-    return StageContext(
-        name=stage.name,
-        env=recipe.env,
-        split=recipe.curriculum.split,
-        limits=recipe.rollout.limits,
-        params=recipe.sampling.params(),
-        estimator=stage.estimator,
-        losses=stage.losses,
-    )
-
-
-async def check_groups(recipe: Recipe) -> None:
-    """Refuses a recipe whose world, which is open, or whose settings cannot provide the groups of a stage."""
-    for stage in recipe.stages:
-        if isinstance(stage.groups, Checks):
-            await stage.groups.check(_context_of(recipe, stage))
-        for ability in sorted(env_needs(stage.estimator)):
-            if without := await lacking(recipe.env, ability, recipe.rollout.limits, recipe.curriculum.split):
-                raise ConfigError(
-                    f"stage '{stage.name}': {type(stage.estimator).__name__} needs environments with {ability}(), "
-                    f"which {without} does not have: define it, or choose another estimator"
-                )
-        for stream in stage.streams:
-            _check_task_data(recipe, stage.name, stream)
-
-
-def _check_task_data(recipe: Recipe, stage: str, stream: Stream) -> None:
-    """Checks the first task of each kind; others of the kind are assumed to have the same keys."""
-    split = recipe.curriculum.split
-    for task in [task for world in worlds_of(recipe.env) for _, task in first_of_kinds(world, split)]:
-        for key in sorted(task_data(stream) - set(task.data)):
-            raise ConfigError(
-                f"stage '{stage}': {type(stream).__name__} reads '{key}' in the data of each task, but those of "
-                f"{task.env} have {', '.join(sorted(task.data)) or 'none'}: say which key holds it, or choose another "
-                "world"
-            )
 
 
 async def run_recipe(
