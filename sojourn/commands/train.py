@@ -162,7 +162,7 @@ def check_buildable(recipe: Recipe) -> None:
 async def _enter(recipe: Recipe) -> None:
     """Opens the world, as training would, and checks that it provides what the stages need of it."""
     from sojourn.rollout.world import open_world
-    from sojourn.train.run import check_groups
+    from sojourn.train.group_checks import check_groups
 
     async with open_world(recipe.env):
         await check_groups(recipe)
