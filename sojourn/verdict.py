@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import traceback
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -21,3 +23,9 @@ class Verdict:
     promise: str
     outcome: Outcome
     detail: str = ""
+
+
+def raised(error: Exception) -> str:
+    """Describes an exception of a component's code, and where it was raised."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"raised {type(error).__name__}: {error} ({os.path.basename(where.filename)}:{where.lineno})"

@@ -23,14 +23,14 @@ IMAGES = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "imag
 
 
 @dataclass
-class Remote:
+class RemoteOperator:
     """Asks the endpoint for each action, at temperature 0."""
 
     name: str
     endpoint: Endpoint
 
     @classmethod
-    def at(cls, address: str, key: str = "") -> Remote:
+    def at(cls, address: str, key: str = "") -> RemoteOperator:
         """Returns the operator of an address with a model's name behind a #: http://127.0.0.1:8000/v1#model."""
         url, _, model = address.partition("#")
         if not model or not _has_host(url):
@@ -55,13 +55,13 @@ class Remote:
         writer.close()
 
     def seat(self, context: AgentContext, env: Any) -> TextSeat:
-        return TextSeat(context.name, RemoteVoice(self.endpoint, env), context.trainable)
+        return TextSeat(context.name, RemoteSpeaker(self.endpoint, env), context.trainable)
 
     async def close(self) -> None: ...
 
 
 @dataclass
-class RemoteVoice:
+class RemoteSpeaker:
     """One conversation with the endpoint: `messages` are in OpenAI's format, and `pending` are the tool calls that the
     environment has not answered yet."""
 

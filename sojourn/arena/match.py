@@ -53,11 +53,11 @@ class Match:
         """Raises ConfigError for a seat that is unknown or left empty, and for too many environments at once."""
         for task in tasks:
             self._seat(task)
-            room = capacity(world_of(self.family, task), len(self.operators))
-            if room < len(self.operators):
+            allowed = capacity(world_of(self.family, task), len(self.operators))
+            if allowed < len(self.operators):
                 raise ConfigError(
-                    f"{len(self.operators)} operators need as many environments at once, but this one allows {room}: "
-                    "name fewer operators, or raise its capacity if it has such a field"
+                    f"{len(self.operators)} operators need as many environments at once, but this one allows "
+                    f"{allowed}: name fewer operators, or raise its capacity if it has such a field"
                 )
 
     async def play_task(self, number: int, task: Task) -> TaskResult:
@@ -79,7 +79,7 @@ class Match:
         episode = await runner.play_episode(task, params, f"arena-{operator.name}/{number}")
         ended = episode.error or next(str(t.ending) for t in episode.trajectories if t.trainable)
         lockstep.leave(operator.name, ended, episode.error is not None)
-        return replace(episode, seconds=agent.paced.seconds if agent.paced is not None else 0.0)
+        return replace(episode, seconds=agent.lockstep_seat.seconds if agent.lockstep_seat is not None else 0.0)
 
     def _seat(self, task: Task) -> str:
         seats = seats_of(self.family, task)
@@ -132,11 +132,13 @@ class MatchAgent:
     family: ObservedFamily
     lockstep: LockStep
     seat_of_operator: str
-    paced: LockStepSeat | None = field(default=None)
+    lockstep_seat: LockStepSeat | None = field(default=None)
 
     def seat(self, context: AgentContext) -> Any:
         if context.name != self.seat_of_operator:
             assert self.others is not None, "check() comes first"
             return self.others.seat(replace(context, trainable=False), self.family.env)
-        self.paced = LockStepSeat(self.operator.seat(context, self.family.env), self.operator.name, self.lockstep)
-        return self.paced
+        self.lockstep_seat = LockStepSeat(
+            self.operator.seat(context, self.family.env), self.operator.name, self.lockstep
+        )
+        return self.lockstep_seat

@@ -28,10 +28,10 @@ class MatchDisplay:
     console: Console
     names: Sequence[str]
     brief: bool = False
-    no_difference_yet: bool = True  # whether all operators have acted alike in this task
+    all_acted_alike: bool = True  # whether all operators have acted alike in this task
 
     def task(self, at: int, count: int, task: Task) -> None:
-        self.no_difference_yet = True
+        self.all_acted_alike = True
         if not self.brief:
             title = f"task {at} of {count}: {one_line(task.env)}, {one_line(task.split)}, seed {task.seed}"
             self.console.print(Rule(Text(title, "bold"), align="left", characters="═"))
@@ -60,8 +60,8 @@ class MatchDisplay:
         done = [turn for turn in turns if turn.acted]
         if self.brief or not turns:
             return
-        if self.no_difference_yet and len({turn.message and message_line(turn.message) for turn in done}) > 1:
-            self.no_difference_yet = False
+        if self.all_acted_alike and len({turn.message and message_line(turn.message) for turn in done}) > 1:
+            self.all_acted_alike = False
             self.console.print(Text("The operators' actions differ from here on.", "bold"))
         width = min(max(map(len, self.names)), 24) + 2
         for turn in turns:

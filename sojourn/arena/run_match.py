@@ -14,7 +14,7 @@ from rich.console import Console
 
 from sojourn.arena import match_display, results
 from sojourn.arena.checkpoints import CheckpointOperator
-from sojourn.arena.endpoint import Remote
+from sojourn.arena.endpoint import RemoteOperator
 from sojourn.arena.match import Match, TaskResult
 from sojourn.arena.match_display import MatchDisplay
 from sojourn.arena.operators import ExpertOperator, Operator, PersonOperator, RandomOperator
@@ -61,7 +61,7 @@ def operator(text: str, config: MatchConfig, console: Console, stream: TextIO | 
     if text in simple:
         return simple[text]()
     if text.startswith(("http://", "https://")):
-        return Remote.at(text, config.key)
+        return RemoteOperator.at(text, config.key)
     return CheckpointOperator.parse(text, config.greedy)
 
 

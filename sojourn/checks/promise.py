@@ -6,13 +6,12 @@ A promise names the others without which it means nothing; it is not judged wher
 from __future__ import annotations
 
 import asyncio
-import os
-import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
 from sojourn.checks.report import Outcome, Verdict
+from sojourn.verdict import raised
 
 CLOSE_TIMEOUT_S = 2.0
 
@@ -133,6 +132,4 @@ def _verdict(promise: Promise, result: Callable[[], str]) -> Verdict:
     except asyncio.CancelledError:
         return Verdict(promise.name, Outcome.FAILED, "it cancelled the task that played it")
     except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        detail = f"raised {type(error).__name__}: {error} ({os.path.basename(where.filename)}:{where.lineno})"
-        return Verdict(promise.name, Outcome.FAILED, detail)
+        return Verdict(promise.name, Outcome.FAILED, raised(error))

@@ -23,7 +23,11 @@ def check_renderer(renderer: Any, tokenizer: Any = None) -> Report:
     format cannot express (`RenderError`) counts as not offered.
     """
     subject = type(renderer).__name__
-    bound: Any = renderer.bind(tokenizer, "") if isinstance(renderer, Unbound) else renderer
+    bound: Any = renderer
+    if isinstance(renderer, Unbound):
+        from sojourn.backends.torch.models.loading import template_of
+
+        bound = renderer.bind(tokenizer, template_of(tokenizer))
     tokenizer = _tokenizer_of(bound) if tokenizer is None else tokenizer
     return Report(subject, tuple(verdicts(bound, tokenizer)))
 

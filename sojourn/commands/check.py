@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 SUITES = {
     "env": "sojourn.checks.env:check_env",
     "agent": "sojourn.checks.agent:check_agent",
+    "renderer": "sojourn.checks.renderer:check_renderer",
+    "groups": "sojourn.checks.source:check_source",
     "reward": "sojourn.checks.reward:check_reward",
     "filter": "sojourn.checks.filter:check_filter",
     "curriculum": "sojourn.checks.curriculum:check_curriculum",
@@ -43,6 +45,10 @@ def check(
         int | None,
         typer.Option(min=1, help="The number of tasks on which each check of a world is tried. (default: 4)"),
     ] = None,
+    model: Annotated[
+        str,
+        typer.Option(help="The model for whose tokenizer a renderer is checked. (default: tiny)"),
+    ] = "",
     attack: Annotated[
         bool,
         typer.Option(
@@ -54,7 +60,9 @@ def check(
     """Run the conformance suite of a component: of a world, a reward, an estimator and others. The exit code is 1 if a
     check fails."""
     found = kind or _kind_of(name)
-    report = _attacked(found, name, overrides, episodes) if attack else _report(found, name, overrides, episodes)
+    if model and found != "renderer":
+        raise ConfigError(f"--model {model}: only a renderer has a tokenizer, and '{name}' is to be checked as {found}")
+    report = _attacked(found, name, overrides, episodes) if attack else _report(found, name, overrides, episodes, model)
     report.print(CleanConsole())
     if not report.passed:
         raise typer.Exit(1)
@@ -87,6 +95,10 @@ def _kind_of_class(cls: Any) -> str:
         return "agent"
     if hasattr(cls, "bind") and {"tasks", "seed"} <= _takes(cls.bind):
         return "curriculum"
+    if hasattr(cls, "bind") and {"context", "stage"} <= _takes(cls.bind):
+        return "groups"
+    if hasattr(cls, "bind") and "tokenizer" in _takes(cls.bind):
+        return "renderer"
     if hasattr(cls, "provides") and "context" in _takes(cls.__call__):
         return "stream"
     if "group" in _takes(cls.__call__):
@@ -113,7 +125,7 @@ def _attacked(kind: str, name: str, overrides: list[str] | None, episodes: int |
     return event_loop.run(attack_env(world)).report
 
 
-def _report(kind: str, name: str, overrides: list[str] | None, episodes: int | None) -> Report:
+def _report(kind: str, name: str, overrides: list[str] | None, episodes: int | None, model: str) -> Report:
     import importlib
     import inspect
 
@@ -125,6 +137,10 @@ def _report(kind: str, name: str, overrides: list[str] | None, episodes: int | N
     if kind == "env":
         print_risks(component)
     module, _, suite = SUITES[kind].partition(":")
-    options = {"episodes": 4 if episodes is None else episodes} if kind == "env" else {}
+    options: dict[str, Any] = {"episodes": 4 if episodes is None else episodes} if kind == "env" else {}
+    if kind == "renderer":
+        from sojourn.backends.torch.models import loading
+
+        options["tokenizer"] = loading.tokenizer(model or "tiny")
     found = getattr(importlib.import_module(module), suite)(component, **options)
     return event_loop.run(found) if inspect.iscoroutine(found) else found

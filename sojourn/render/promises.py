@@ -11,7 +11,7 @@ import numpy as np
 from sojourn.errors import ActionError, RenderError
 from sojourn.protocols import Renderer
 from sojourn.types import IntArray, Message, Role, Sample, Stop, Tool, ToolCall, Versions
-from sojourn.verdict import Outcome, Verdict
+from sojourn.verdict import Outcome, Verdict, raised
 
 AFRESH = "extending equals rendering afresh: "
 SHOWN = 8  # tokens shown on each side of a difference
@@ -133,6 +133,8 @@ def _judge(promise: str, check: Callable[..., Finding], *arguments: Any) -> Verd
         return Verdict(promise, *check(*arguments))
     except RenderError as error:
         return Verdict(promise, Outcome.NOT_OFFERED, str(error))
+    except Exception as error:
+        return Verdict(promise, Outcome.FAILED, raised(error))
 
 
 def _extends(renderer: Renderer, conversation: Conversation, tokenizer: Any) -> Finding:

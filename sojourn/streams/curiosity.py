@@ -13,7 +13,7 @@ import torch
 from sojourn.config.fields import Range
 from sojourn.protocols import PerTurn, StepContext
 from sojourn.streams.learner import LearnedStream, hashed_counts, layers
-from sojourn.streams.trainer_passes import at_last
+from sojourn.streams.trainer_passes import at_last_token
 from sojourn.types import Trajectory, Turn
 
 
@@ -63,7 +63,7 @@ class Curiosity(LearnedStream):
         return CuriosityModel(size, self.hidden_size, self.action_classes)
 
     async def __call__(self, context: StepContext) -> PerTurn:
-        return [at_last(group, [self._rewards(t) for t in group.trajectories]) for group in context.groups]
+        return [at_last_token(group, [self._rewards(t) for t in group.trajectories]) for group in context.groups]
 
     async def learn(self, context: StepContext) -> Mapping[str, float]:
         """Learns from the step; returns the losses before the update: `error` of the forward model, and `inverse`,
@@ -95,7 +95,7 @@ class Curiosity(LearnedStream):
         return (predicted - after.detach()).square().sum(1) / 2, before, after
 
     def _transitions(self, trajectory: Trajectory) -> Transitions:
-        observed = torch.from_numpy(hashed_counts([text_before(turn) for turn in trajectory.turns], self.features))
+        observed = torch.from_numpy(hashed_counts([observed_text(turn) for turn in trajectory.turns], self.features))
         actions = [turn.sample.tokens for turn in trajectory.turns[:-1]]
         action = torch.from_numpy(hashed_counts([tokens.tolist() for tokens in actions], self.features))
         hashes = [crc32(np.asarray(tokens, dtype=np.int64).tobytes()) for tokens in actions]
@@ -103,6 +103,6 @@ class Curiosity(LearnedStream):
         return Transitions(observed[:-1], action, observed[1:], label)
 
 
-def text_before(turn: Turn) -> str | list[int]:
-    """Returns what the world said before a turn; where the messages were not kept, the new tokens of the context."""
+def observed_text(turn: Turn) -> str | list[int]:
+    """Returns the text of a turn's observation; where its messages were not kept, the new tokens of the context."""
     return "\n".join(message.text for message in turn.observed) if turn.observed else turn.context.tolist()

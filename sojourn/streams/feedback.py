@@ -15,7 +15,7 @@ from sojourn.config.fields import Range
 from sojourn.protocols import PerTurn, StepContext
 from sojourn.streams.learner import LearnedStream, hashed_counts, layers
 from sojourn.streams.replies import question_tokens, reply_tokens, score_replies
-from sojourn.streams.trainer_passes import at_last
+from sojourn.streams.trainer_passes import at_last_token
 from sojourn.types import Trajectory
 
 HELPFUL = "In a game, this has just happened:\n{message}\nDoes it help to reach the goal? Answer yes or no."
@@ -24,7 +24,7 @@ BETTER = (
 )
 
 
-Asked = tuple[str, ...]  # the message of a question, or the two messages that it compares
+Question = tuple[str, ...]  # the message that a question is about, or the two messages that it compares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Feedback(LearnedStream):
     `messages_per_step` of them, so that feedback comes late, as from the paper's model, which runs beside the training.
     The model that labels is the present policy itself, by which of two answers it finds likelier; the paper's is
     another and larger model, and its pairs are drawn from all messages, where these are neighbours in time. A message
-    is all that the world said after the action.
+    is the whole text that the world shows after the action.
     """
 
     reward_model: Literal["hash", "classification", "ranking"] = "classification"
@@ -57,56 +57,60 @@ class Feedback(LearnedStream):
     updates: Annotated[int, Range(1)] = 32
     batch_size: Annotated[int, Range(1)] = 256
     seed: Annotated[int, Range(0)] = 0
-    _labels: dict[Asked, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _labels: dict[Question, float] = field(default_factory=dict, init=False, repr=False, compare=False)
     _waiting: dict[str, None] = field(default_factory=dict, init=False, repr=False, compare=False)  # oldest first
-    _known: dict[str, None] = field(default_factory=dict, init=False, repr=False, compare=False)  # asked about already
+    _known: dict[str, None] = field(default_factory=dict, init=False, repr=False, compare=False)  # asked about
 
     provides = "feedback"
     reference = False
 
     def __post_init__(self) -> None:
         if self.question:
-            asked = ("first", "second") if self.reward_model == "ranking" else ("message",)
+            placeholders = ("first", "second") if self.reward_model == "ranking" else ("message",)
             try:
-                whole = self.question.format(**{name: f"<{name}>" for name in asked})
+                whole = self.question.format(**{name: f"<{name}>" for name in placeholders})
             except (KeyError, IndexError, ValueError) as error:
                 raise ValueError(
-                    f"question = {self.question!r}: {error}: its placeholders are {', '.join(asked)}"
+                    f"question = {self.question!r}: {error}: its placeholders are {', '.join(placeholders)}"
                 ) from None
-            if missing := [name for name in asked if f"<{name}>" not in whole]:
+            if missing := [name for name in placeholders if f"<{name}>" not in whole]:
                 raise ValueError(f"question = {self.question!r}: expected the placeholder {{{missing[0]}}} in it")
 
     def build(self, size: int) -> torch.nn.Module:
         return layers(size, self.hidden_size, self.hidden_size, 1)
 
     async def __call__(self, context: StepContext) -> PerTurn:
-        values = self._values(list(dict.fromkeys(m for g in context.groups for t in g.trajectories for m in led_to(t))))
-        return [at_last(group, [self._rewards(t, values) for t in group.trajectories]) for group in context.groups]
+        values = self._values(
+            list(dict.fromkeys(m for g in context.groups for t in g.trajectories for m in following_observations(t)))
+        )
+        return [
+            at_last_token(group, [self._rewards(t, values) for t in group.trajectories]) for group in context.groups
+        ]
 
     async def learn(self, context: StepContext) -> Mapping[str, float]:
         """Labels new messages and learns from all labels. Returns the number of `labels`, that of messages `waiting`,
         the fraction of `helpful` labels, and as `error` the cross-entropy, in nats, on the new labels before that."""
-        for message in (m for g in context.groups for t in g.trajectories for m in led_to(t)):
+        for message in (m for g in context.groups for t in g.trajectories for m in following_observations(t)):
             if message not in self._known:
                 self._waiting[message] = None
-        new = await self._ask(context)
+        new = await self._label_newest(context)
         self._labels.update(new)
         for kept in (self._labels, self._waiting, self._known):
-            _forget(kept, len(kept) - self.capacity)
-        figures = {"labels": float(len(self._labels)), "waiting": float(len(self._waiting))}
+            _drop_oldest(kept, len(kept) - self.capacity)
+        metrics = {"labels": float(len(self._labels)), "waiting": float(len(self._waiting))}
         if self._labels:
-            figures["helpful"] = sum(self._labels.values()) / len(self._labels)
+            metrics["helpful"] = sum(self._labels.values()) / len(self._labels)
         if self.reward_model != "hash" and self._labels:
             with torch.no_grad():
-                figures |= {"error": float(self._error(list(new.items())))} if new else {}
+                metrics |= {"error": float(self._error(list(new.items())))} if new else {}
             self._distil(len(self._known))
-        return figures
+        return metrics
 
     def _distil(self, seed: int) -> None:
         known, rng = list(self._labels.items()), np.random.default_rng((self.seed, seed))
         for _ in range(self.updates):
-            drawn = rng.choice(len(known), min(self.batch_size, len(known)), replace=False)
-            self.learner.update(self._error([known[n] for n in drawn]))
+            chosen = rng.choice(len(known), min(self.batch_size, len(known)), replace=False)
+            self.learner.update(self._error([known[n] for n in chosen]))
 
     def state(self) -> Mapping[str, Any]:
         known = [[list(asked), label] for asked, label in self._labels.items()]
@@ -115,17 +119,17 @@ class Feedback(LearnedStream):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         for kept in (self._labels, self._waiting, self._known):
-            _forget(kept, len(kept))
+            _drop_oldest(kept, len(kept))
         self._labels.update({tuple(asked): label for asked, label in state["labels"]})
         self._waiting.update(dict.fromkeys(state["waiting"]))
         self._known.update(dict.fromkeys(state["known"]))
         self.learner.restore(state["learner"])
 
-    async def _ask(self, context: StepContext) -> dict[Asked, float]:
+    async def _label_newest(self, context: StepContext) -> dict[Question, float]:
         """Labels the newest waiting messages, or, for a ranking, pairs of neighbours among them (one alone waits)."""
         newest = list(self._waiting)[-self.messages_per_step :][::-1]
         ranked = self.reward_model == "ranking"
-        about: list[Asked] = list(pairwise(newest)) if ranked else [(message,) for message in newest]
+        about: list[Question] = list(pairwise(newest)) if ranked else [(message,) for message in newest]
         questions = [question_tokens(context, self._question_text(one)) for one in about]
         answers = [reply_tokens(context, text) for text in (("A", "B") if ranked else ("yes", "no"))]
         scored = await score_replies(context.trainer, [q for q in questions for _ in answers], answers * len(questions))
@@ -135,7 +139,7 @@ class Feedback(LearnedStream):
             self._known[message] = None
         return {one: float(means[2 * n] > means[2 * n + 1]) for n, one in enumerate(about)}
 
-    def _question_text(self, about: Asked) -> str:
+    def _question_text(self, about: Question) -> str:
         cut = [message[: self.max_chars] for message in about]
         if self.reward_model == "ranking":
             return (self.question or BETTER).format(first=cut[0], second=cut[1])
@@ -144,7 +148,7 @@ class Feedback(LearnedStream):
     def _scores(self, messages: Sequence[str]) -> torch.Tensor:
         return self.learner.net(self.features)(torch.from_numpy(hashed_counts(messages, self.features)))[:, 0]
 
-    def _error(self, known: Sequence[tuple[Asked, float]]) -> torch.Tensor:
+    def _error(self, known: Sequence[tuple[Question, float]]) -> torch.Tensor:
         first, *others = (self._scores(messages) for messages in zip(*(asked for asked, _ in known), strict=True))
         logits = first - others[0] if others else first
         labels = torch.tensor([label for _, label in known])
@@ -167,18 +171,18 @@ class Feedback(LearnedStream):
     def _rewards(self, trajectory: Trajectory, values: Mapping[str, float]) -> list[float]:
         seen: Counter[str] = Counter()
         out = [0.0] * len(trajectory.turns)
-        for turn, message in enumerate(led_to(trajectory)):
+        for turn, message in enumerate(following_observations(trajectory)):
             seen[message] += 1
             out[turn] = values[message] / seen[message] ** self.count_exponent
         return out
 
 
-def _forget(kept: dict[Any, Any], count: int) -> None:
+def _drop_oldest(kept: dict[Any, Any], count: int) -> None:
     """Removes the oldest `count` entries."""
     for oldest in list(kept)[: max(0, count)]:
         del kept[oldest]
 
 
-def led_to(trajectory: Trajectory) -> list[str]:
-    """Returns what the world said after each turn but the last: (T - 1,)."""
+def following_observations(trajectory: Trajectory) -> list[str]:
+    """Returns the text that the world showed after each turn but the last: (T - 1,)."""
     return ["\n".join(message.text for message in turn.observed) for turn in trajectory.turns[1:]]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from dataclasses import replace as changed
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -22,12 +21,12 @@ from sojourn.schedules import Constant
 Values = NDArray[np.float64]
 
 
-def _gentle() -> Optim:
+def _default_optim() -> Optim:
     return Optim(lr=1e-6)
 
 
-class Gradient:
-    """The loss whose gradient with respect to a token's log-probability is minus its advantage."""
+class LinearLoss:
+    """-A log p per token, whose gradient with respect to the log-probability is minus the advantage, exactly."""
 
     needs = frozenset[str]()
     zero_at_zero_advantage = True
@@ -54,15 +53,15 @@ class ImplicitReward:
     beta: Annotated[float, Range(above=0)] = 0.05
     loss: Literal["dpo", "ce"] = "dpo"
     reference_model: Literal["policy", "start"] = "policy"
-    optim: Optim = field(default_factory=_gentle)
-    _held: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    optim: Optim = field(default_factory=_default_optim)
+    _memory: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     provides = "implicit_reward"
     reference = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.optim.schedule, Constant):
-            raise ValueError("optim.schedule: a reward model learns without an end in sight: use constant")
+            raise ValueError("optim.schedule: a reward model learns for an unknown number of steps: use constant")
 
     async def __call__(self, context: StepContext) -> PerTurn:
         batch, places = context.flat
@@ -72,84 +71,85 @@ class ImplicitReward:
             other = (await model.forward(batch, reference=True)).logprobs
         else:
             other = gather(await context.read(lambda forward: forward.logprobs), places, len(batch))
-        self._held["rewards"] = (self.beta * (own - other) * (batch.weight > 0)).astype(np.float32)
-        return scatter(context.groups, self._held["rewards"], places)
+        self._memory["rewards"] = (self.beta * (own - other) * (batch.weight > 0)).astype(np.float32)
+        return scatter(context.groups, self._memory["rewards"], places)
 
     async def learn(self, context: StepContext) -> Mapping[str, float]:
         """Trains the reward model on the step. Returns its `error`, the loss before the update, and its `accuracy`, the
         fraction of pairs, or trajectories, that it ranked or judged rightly."""
         batch, _ = context.flat
-        good = np.array([score.total > 0 for judged in context.scores for score in judged], dtype=bool)
+        rewarded = np.array([score.total > 0 for judged in context.scores for score in judged], dtype=bool)
         sizes = [len(group.trajectories) for group in context.groups]
-        sums = np.bincount(batch.trajectory, self._held["rewards"], len(good)).astype(np.float64)
-        judged = (_pairs if self.loss == "dpo" else _each)(sums, good, sizes)
-        if not judged.slopes.any():
+        sums = np.bincount(batch.trajectory, self._memory["rewards"], len(rewarded)).astype(np.float64)
+        judged = (_dpo if self.loss == "dpo" else _cross_entropy)(sums, rewarded, sizes)
+        if not judged.gradients.any():
             return {}
         weight = (batch.weight > 0).astype(np.float32)
-        advantages = (-self.beta * judged.slopes)[batch.trajectory].astype(np.float32) * weight
+        advantages = (-self.beta * judged.gradients)[batch.trajectory].astype(np.float32) * weight
         model = self._model(context)
-        await model.forward_backward(changed(batch, weight=weight, advantages=advantages), [Gradient()])
+        await model.forward_backward(replace(batch, weight=weight, advantages=advantages), [LinearLoss()])
         await model.optim_step()
-        return {"error": judged.error, "accuracy": judged.right}
+        return {"error": judged.error, "accuracy": judged.accuracy}
 
     def state(self) -> Mapping[str, Any]:
-        model = self._held.get("model")
-        return model.state() if model is not None else self._held.get("kept", {})
+        model = self._memory.get("model")
+        return model.state() if model is not None else self._memory.get("restored", {})
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        if "model" in self._held and state:
-            self._held["model"].restore(state)
+        if "model" in self._memory and state:
+            self._memory["model"].restore(state)
         else:
-            self._held["kept"] = state
+            self._memory["restored"] = state
 
     def close(self) -> None:
-        """Ends the model's threads, and gives its memory back."""
-        if (model := self._held.pop("model", None)) is not None:
+        """Ends the model's threads, and frees its memory."""
+        if (model := self._memory.pop("model", None)) is not None:
             model.close()
 
     def _model(self, context: StepContext) -> Any:
         """Returns the reward model, which is copied from the policy at the first step."""
-        if "model" not in self._held:
+        if "model" not in self._memory:
             if not isinstance(context.trainer, Copies):
                 raise ConfigError(
                     f"implicit_reward trains a copy of the policy, which {type(context.trainer).__name__} does not "
                     "make: use backend = {name = 'torch'}, or another stream"
                 )
             model = context.trainer.copy(self.optim, reference=self.reference_model == "start")
-            self._held["model"] = model
-            if kept := self._held.pop("kept", None):
-                model.restore(kept)
-        return self._held["model"]
+            self._memory["model"] = model
+            if restored := self._memory.pop("restored", None):
+                model.restore(restored)
+        return self._memory["model"]
 
 
 class Judged(NamedTuple):
-    """The mean loss, the share on the right side, and the loss's slope by the sum of each trajectory."""
+    """The mean loss, the fraction that is ranked or judged correctly, and the gradient of the loss with respect to the
+    sum of each trajectory."""
 
     error: float
-    right: float
-    slopes: Values
+    accuracy: float
+    gradients: Values
 
 
-def _each(sums: Values, good: Any, sizes: Sequence[int]) -> Judged:
+def _cross_entropy(sums: Values, rewarded: Any, sizes: Sequence[int]) -> Judged:
     """Computes the cross-entropy of sigmoid(Q) with whether each trajectory was rewarded."""
-    chance = 1 / (1 + np.exp(-sums))
-    error = -np.log(np.where(good, chance, 1 - chance)).mean() if len(sums) else 0.0
-    right = float(((sums > 0) == good).mean()) if len(sums) else 0.0
-    return Judged(float(error), right, (chance - good) / max(len(sums), 1))
+    probability = 1 / (1 + np.exp(-sums))
+    error = -np.log(np.where(rewarded, probability, 1 - probability)).mean() if len(sums) else 0.0
+    accuracy = float(((sums > 0) == rewarded).mean()) if len(sums) else 0.0
+    return Judged(float(error), accuracy, (probability - rewarded) / max(len(sums), 1))
 
 
-def _pairs(sums: Values, good: Any, sizes: Sequence[int]) -> Judged:
-    """Computes the loss over the pairs of a good and a bad trajectory of a group."""
-    slopes, errors, right = np.zeros(len(sums)), [], []
+def _dpo(sums: Values, rewarded: Any, sizes: Sequence[int]) -> Judged:
+    """Computes the loss over the pairs of a rewarded and an unrewarded trajectory of a group."""
+    gradients, errors, ranked = np.zeros(len(sums)), [], []
     for end, size in zip(np.cumsum(sizes), sizes, strict=True):
         places = np.arange(end - size, end)
-        for better in places[good[places]]:
-            for worse in places[~good[places]]:
+        for better in places[rewarded[places]]:
+            for worse in places[~rewarded[places]]:
                 gap = float(sums[better] - sums[worse])
-                wrong = 1 / (1 + np.exp(gap))
-                slopes[better] -= wrong
-                slopes[worse] += wrong
+                gradient = 1 / (1 + np.exp(gap))
+                gradients[better] -= gradient
+                gradients[worse] += gradient
                 errors.append(np.log1p(np.exp(-gap)))
-                right.append(gap > 0)
+                ranked.append(gap > 0)
     count = max(len(errors), 1)
-    return Judged(float(np.sum(errors) / count), float(np.mean(right)) if right else 0.0, slopes / count)
+    return Judged(float(np.sum(errors) / count), float(np.mean(ranked)) if ranked else 0.0, gradients / count)

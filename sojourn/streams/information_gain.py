@@ -12,7 +12,7 @@ from sojourn.config.fields import NONBLANK
 from sojourn.errors import ConfigError
 from sojourn.protocols import PerTurn, StepContext
 from sojourn.streams.replies import reply_tokens, score_replies
-from sojourn.streams.trainer_passes import at_last
+from sojourn.streams.trainer_passes import at_last_token
 from sojourn.types import IntArray, Task, Trajectory
 
 
@@ -64,7 +64,7 @@ class InformationGain:
         means = [row[r.start : r.stop].mean(dtype=np.float64) for row, (_, r) in zip(scored, asked, strict=True)]
         beliefs = iter(np.exp(means) if self.belief == "prob" else means)
         return [
-            at_last(group, [_gains(t, [next(beliefs) for _ in _compared(t)]) for t in group.trajectories])
+            at_last_token(group, [_gains(t, [next(beliefs) for _ in _compared(t)]) for t in group.trajectories])
             for group in context.groups
         ]
 

@@ -12,7 +12,7 @@ import torch
 from sojourn.config.fields import NONBLANK, Range
 from sojourn.protocols import PerTurn, StepContext, TurnStates
 from sojourn.streams.learner import LearnedStream, layers, normalised
-from sojourn.streams.trainer_passes import at_last
+from sojourn.streams.trainer_passes import at_last_token
 from sojourn.types import Trajectory
 
 
@@ -45,7 +45,7 @@ class Milestones(LearnedStream):
 
     async def __call__(self, context: StepContext) -> PerTurn:
         return [
-            at_last(group, [self._shaping(t, s) for t, s in zip(group.trajectories, states, strict=True)])
+            at_last_token(group, [self._shaping(t, s) for t, s in zip(group.trajectories, states, strict=True)])
             for group, states in zip(context.groups, await context.states(), strict=True)
         ]
 

@@ -11,7 +11,7 @@ import torch
 from sojourn.config.fields import Range
 from sojourn.protocols import PerTurn, StepContext, TurnStates
 from sojourn.streams.learner import LearnedStream, layers, normalised
-from sojourn.streams.trainer_passes import at_last
+from sojourn.streams.trainer_passes import at_last_token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,9 @@ class Progress(LearnedStream):
 
     async def __call__(self, context: StepContext) -> PerTurn:
         return [
-            at_last(group, [self._rewards(len(t.turns), s) for t, s in zip(group.trajectories, states, strict=True)])
+            at_last_token(
+                group, [self._rewards(len(t.turns), s) for t, s in zip(group.trajectories, states, strict=True)]
+            )
             for group, states in zip(context.groups, await context.states(), strict=True)
         ]
 

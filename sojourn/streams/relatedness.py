@@ -14,7 +14,7 @@ import torch
 from sojourn.config.fields import Range
 from sojourn.protocols import PerTurn, StepContext
 from sojourn.streams.learner import LearnedStream, hashed_counts, layers
-from sojourn.streams.trainer_passes import at_last
+from sojourn.streams.trainer_passes import at_last_token
 from sojourn.types import FloatArray, Trajectory
 
 
@@ -25,7 +25,7 @@ class Relatedness(LearnedStream):
     (LEARN: Goyal, Niekum and Mooney 2019, arXiv:1903.02020, section 4).
 
     Actions are read as hashed counts of their tokens and of pairs of them since the beginning, and so are the words.
-    The classifier learns from the step's trajectories with a return above 0, after the stream was read: a stretch of
+    The classifier learns from the step's trajectories with a return above 0, after the stream was read: a segment of
     one matches its own task's words, and does not match those of another task, nor do another's actions match them. In
     the paper it learns before RL, from videos that people described. As there, phi is not a function of the state, and
     is not 0 at the end: the optimal policy may change.
@@ -37,7 +37,7 @@ class Relatedness(LearnedStream):
     lr: Annotated[float, Range(above=0)] = 1e-3
     epochs: Annotated[int, Range(1)] = 4
     seed: Annotated[int, Range(0)] = 0
-    _held: dict[str, int] = field(default_factory=lambda: {"steps": 0}, init=False, repr=False, compare=False)
+    _memory: dict[str, int] = field(default_factory=lambda: {"steps": 0}, init=False, repr=False, compare=False)
 
     provides = "relatedness"
     reference = False
@@ -46,7 +46,7 @@ class Relatedness(LearnedStream):
         return layers(size, self.hidden_size, self.hidden_size, 1)
 
     async def __call__(self, context: StepContext) -> PerTurn:
-        return [at_last(group, [self._shaping(t) for t in group.trajectories]) for group in context.groups]
+        return [at_last_token(group, [self._shaping(t) for t in group.trajectories]) for group in context.groups]
 
     async def learn(self, context: StepContext) -> Mapping[str, float]:
         """Learns from the step; `error` is the cross-entropy in nats before the first update (chance has 0.69)."""
@@ -56,8 +56,8 @@ class Relatedness(LearnedStream):
             for trajectory, score in zip(group.trajectories, scores, strict=True)
             if score.total > 0 and trajectory.turns
         ]
-        rng = np.random.default_rng((self.seed, self._held["steps"]))
-        self._held["steps"] += 1
+        rng = np.random.default_rng((self.seed, self._memory["steps"]))
+        self._memory["steps"] += 1
         rows, labels = self._examples(rewarded, rng)
         if not len(rows):
             return {}
@@ -69,25 +69,28 @@ class Relatedness(LearnedStream):
         return {"error": errors[0]}
 
     def state(self) -> Mapping[str, Any]:
-        return {"classifier": self.learner.state(), **self._held}
+        return {"classifier": self.learner.state(), **self._memory}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.learner.restore(state["classifier"])
-        self._held["steps"] = state["steps"]
+        self._memory["steps"] = state["steps"]
 
     def _examples(self, trajectories: Sequence[Trajectory], rng: Any) -> tuple[FloatArray, list[float]]:
-        """Returns rows and labels: a stretch of each trajectory with its own words, and one with another's words or
-        another's actions. Trajectories are left out where all words are the same, as nothing can be told apart."""
+        """Returns rows and labels: a segment of each trajectory with its own words, and one with another's words or
+        another's actions. Trajectories are left out where all words are the same, as there is nothing to
+        distinguish."""
         words = [_words(t) for t in trajectories]
         pairs: list[tuple[list[int], list[int], float]] = []
         for number, trajectory in enumerate(trajectories):
             others = [n for n, other in enumerate(words) if other != words[number]]
             if not others:
                 continue
-            actions, other = _stretch(trajectory, rng), int(rng.choice(others))
+            actions, other = _random_segment(trajectory, rng), int(rng.choice(others))
             pairs.append((actions, words[number], 1.0))
             swap_words = rng.random() < 0.5
-            wrong = (actions, words[other]) if swap_words else (_stretch(trajectories[other], rng), words[number])
+            wrong = (
+                (actions, words[other]) if swap_words else (_random_segment(trajectories[other], rng), words[number])
+            )
             pairs.append((*wrong, 0.0))
         return self._rows([a for a, _, _ in pairs], [w for _, w, _ in pairs]), [label for *_, label in pairs]
 
@@ -113,7 +116,7 @@ def _words(trajectory: Trajectory) -> list[int]:
     return trajectory.turns[0].context.tolist()
 
 
-def _stretch(trajectory: Trajectory, rng: Any) -> list[int]:
+def _random_segment(trajectory: Trajectory, rng: Any) -> list[int]:
     """Returns the tokens of a random run of consecutive actions."""
     first, last = sorted(rng.integers(0, len(trajectory.turns), 2).tolist())
     return [token for turn in trajectory.turns[first : last + 1] for token in turn.sample.tokens.tolist()]

@@ -1,4 +1,4 @@
-"""Scores replies that nobody sampled, such as a task's right answer or "yes" and "no" to a question."""
+"""Scores replies that were not sampled, such as a task's right answer or "yes" and "no" to a question."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from sojourn.errors import ConfigError
 from sojourn.protocols import Renderer, StepContext, Trainer
 from sojourn.types import Batch, FloatArray, IntArray, Message, Role
 
-MAX_PROMPT_TOKENS = 2**20  # that are laid out at once, however much of them is shared
+MAX_PROMPT_TOKENS = 2**20  # of one batch, shared prefixes counted each time
 
 
 def question_tokens(context: StepContext, text: str) -> IntArray:
-    """Returns the tokens of a context in which a user says this, and the assistant is to speak."""
+    """Returns the tokens of a prompt with this user message, which the assistant is to answer."""
     return _renderer(context).open([Message(Role.USER, text)]).tokens
 
 
 def reply_tokens(context: StepContext, text: str) -> IntArray:
-    """Returns the tokens by which the assistant would say this."""
+    """Returns the tokens of an assistant's reply with this text."""
     return np.asarray(_renderer(context).encode_reply(Message(Role.ASSISTANT, text)), dtype=np.int64)
 
 
@@ -44,5 +44,5 @@ async def score_replies(trainer: Trainer, prompts: Sequence[IntArray], replies: 
 
 def _renderer(context: StepContext) -> Renderer:
     if context.renderer is None:
-        raise ConfigError("a stream scores replies that nobody sampled, which takes a renderer: give the run one")
+        raise ConfigError("a stream scores replies that were not sampled, which needs a renderer: give the run one")
     return context.renderer

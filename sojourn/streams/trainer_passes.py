@@ -14,7 +14,7 @@ from sojourn.types import Batch, FloatArray, Forward, Group, Score
 
 
 class TrainerPasses:
-    """The passes of one step, each made when it is first asked for, and once, however many streams read from it."""
+    """The forward passes of one step. Each is made once, when the first stream reads from it."""
 
     def __init__(
         self,
@@ -28,18 +28,18 @@ class TrainerPasses:
         """Takes the step's groups and scores; `critic` says whether any stream will read the critic's values."""
         self.groups, self.scores, self.trainer = groups, scores, trainer
         self.renderer, self._critic = renderer, critic
-        self._made: dict[bool, Forward] = {}
+        self._passes: dict[bool, Forward] = {}
         self._flat: tuple[Batch, list[Place]] | None = None
         self._states: list[list[TurnStates]] | None = None
 
     async def read(self, column: Callable[[Forward], FloatArray], *, reference: bool = False) -> PerTurn:
-        """Returns what `column` takes from a pass for every sampled token, of the present weights or of those that the
-        stage began with."""
+        """Returns a column of a pass for every sampled token, under the present weights or, with `reference`, under
+        those that the stage began with."""
         batch, places = self.flat
-        if reference not in self._made:
+        if reference not in self._passes:
             critic = self._critic and not reference
-            self._made[reference] = await self.trainer.forward(batch, reference=reference, critic=critic)
-        return scatter(self.groups, column(self._made[reference]), places)
+            self._passes[reference] = await self.trainer.forward(batch, reference=reference, critic=critic)
+        return scatter(self.groups, column(self._passes[reference]), places)
 
     async def states(self) -> list[list[TurnStates]]:
         """Returns the policy's hidden states around each turn, by group and trajectory."""
@@ -54,11 +54,11 @@ class TrainerPasses:
             around = np.array([(place.start - 1, place.stop - 1) for place in sampled], dtype=np.int64).reshape(-1, 2)
             rows = await self.trainer.hidden_states(batch, around.ravel())
             pairs = rows.reshape(len(sampled), 2, rows.shape[1])
-            of = {(p.group, p.trajectory): [] for p in places}
+            numbers = {(p.group, p.trajectory): [] for p in places}
             for number, place in enumerate(sampled):
-                of[place.group, place.trajectory].append(number)
+                numbers[place.group, place.trajectory].append(number)
             self._states = [
-                [self._around(sampled, pairs, of.get((g, t), [])) for t in range(len(group.trajectories))]
+                [self._around(sampled, pairs, numbers.get((g, t), [])) for t in range(len(group.trajectories))]
                 for g, group in enumerate(self.groups)
             ]
         return self._states
@@ -75,7 +75,7 @@ class TrainerPasses:
         return TurnStates([sampled[n].turn for n in numbers], *(pairs[list(numbers), side] for side in (0, 1)))
 
 
-def at_last(group: Group, values: Sequence[Sequence[float]]) -> list[tuple[FloatArray, ...]]:
+def at_last_token(group: Group, values: Sequence[Sequence[float]]) -> list[tuple[FloatArray, ...]]:
     """Returns arrays per token that hold each turn's number at the turn's last token, and 0 at its others."""
     out = []
     for trajectory, numbers in zip(group.trajectories, values, strict=True):

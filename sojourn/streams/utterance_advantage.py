@@ -13,7 +13,7 @@ import torch
 from sojourn.config.fields import Range
 from sojourn.protocols import PerTurn, StepContext, TurnStates
 from sojourn.streams.learner import LearnedStream, layers, normalised
-from sojourn.streams.trainer_passes import at_last
+from sojourn.streams.trainer_passes import at_last_token
 from sojourn.types import FloatArray, Score, Trajectory
 
 Fraction = Annotated[float, Range(0, 1)]
@@ -72,7 +72,7 @@ class UtteranceAdvantage(LearnedStream):
     hidden_size: Annotated[int, Range(1)] = 128
     lr: Annotated[float, Range(above=0)] = 1e-3
     seed: Annotated[int, Range(0)] = 0
-    _held: dict[str, Any] = field(default_factory=lambda: {"steps": 0}, init=False, repr=False, compare=False)
+    _memory: dict[str, Any] = field(default_factory=lambda: {"steps": 0}, init=False, repr=False, compare=False)
 
     provides = "utterance_advantage"
     reference = False
@@ -82,7 +82,9 @@ class UtteranceAdvantage(LearnedStream):
 
     async def __call__(self, context: StepContext) -> PerTurn:
         return [
-            at_last(group, [self._advantages(len(t.turns), s) for t, s in zip(group.trajectories, states, strict=True)])
+            at_last_token(
+                group, [self._advantages(len(t.turns), s) for t, s in zip(group.trajectories, states, strict=True)]
+            )
             for group, states in zip(context.groups, await context.states(), strict=True)
         ]
 
@@ -90,8 +92,8 @@ class UtteranceAdvantage(LearnedStream):
         """Learns from the buffer; `error` is the mean squared error of Q1 and Q2 on the step before the updates."""
         new = [
             _transitions(trajectory, states, score)
-            for group, some, judged in zip(context.groups, await context.states(), context.scores, strict=True)
-            for trajectory, states, score in zip(group.trajectories, some, judged, strict=True)
+            for group, of_group, judged in zip(context.groups, await context.states(), context.scores, strict=True)
+            for trajectory, states, score in zip(group.trajectories, of_group, judged, strict=True)
             if states.turns
         ]
         played = _concatenated(new) if new else None
@@ -100,25 +102,25 @@ class UtteranceAdvantage(LearnedStream):
         self._remember(played)
         with torch.no_grad():
             error = float(self._errors(played)[0]) / 2
-        rng = np.random.default_rng((self.seed, self._held["steps"]))
+        rng = np.random.default_rng((self.seed, self._memory["steps"]))
         for _ in range(self.updates):
-            drawn = rng.integers(0, len(self._held["moves"].reward), self.batch_size)
-            q, v = self._errors(Transitions(*(column[drawn] for column in self._held["moves"])))
+            chosen = rng.integers(0, len(self._memory["moves"].reward), self.batch_size)
+            q, v = self._errors(Transitions(*(column[chosen] for column in self._memory["moves"])))
             self.learner.update(q + v)
             self.learner.net(played.before.shape[1]).update_targets(self.target_update_rate)
-        self._held["steps"] += 1
+        self._memory["steps"] += 1
         return {"error": error}
 
     def state(self) -> Mapping[str, Any]:
-        transitions = self._held.get("moves")
+        transitions = self._memory.get("moves")
         kept = {} if transitions is None else {"moves": dict(transitions._asdict())}
-        return {"critics": self.learner.state(), "steps": self._held["steps"], **kept}
+        return {"critics": self.learner.state(), "steps": self._memory["steps"], **kept}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.learner.restore(state["critics"])
-        self._held["steps"] = state["steps"]
+        self._memory["steps"] = state["steps"]
         if "moves" in state:
-            self._held["moves"] = Transitions(**state["moves"])
+            self._memory["moves"] = Transitions(**state["moves"])
 
     def _errors(self, transitions: Transitions) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the mean losses of Q and of V, each summed over both critics."""
@@ -134,14 +136,14 @@ class UtteranceAdvantage(LearnedStream):
         return q, v
 
     def _remember(self, new: Transitions) -> None:
-        known = self._held.get("moves")
+        known = self._memory.get("moves")
         both = new if known is None else _concatenated([known, new])
-        self._held["moves"] = Transitions(*(column[-self.capacity :] for column in both))
+        self._memory["moves"] = Transitions(*(column[-self.capacity :] for column in both))
 
     @torch.no_grad()
     def _advantages(self, turns: int, states: TurnStates) -> list[float]:
         out = [0.0] * turns
-        if not states.turns or self._held["steps"] < self.warmup:
+        if not states.turns or self._memory["steps"] < self.warmup:
             return out
         net = self.learner.net(states.after.shape[1])
         before, after = (normalised(torch.from_numpy(rows)) for rows in (states.before, states.after))
@@ -162,8 +164,8 @@ def _transitions(trajectory: Trajectory, states: TurnStates, score: Score) -> Tr
         np.zeros(len(states.turns), dtype=np.float32),
         np.searchsorted(states.turns, range(len(score.turns)), "right"),
     )
-    for place, paid in zip(at, score.turns, strict=True):
-        reward[max(int(place) - 1, 0)] += paid
+    for index, turn_reward in zip(at, score.turns, strict=True):
+        reward[max(int(index) - 1, 0)] += turn_reward
     done = np.zeros(len(reward), dtype=np.float32)
     done[-1] = 1
     ahead = np.concatenate([states.before[1:], np.zeros_like(states.before[:1])])

@@ -1,1 +1,1 @@
-"""Runs, steps and episodes for people in a terminal: nothing is wider than it, nor reaches it raw."""
+"""Prints runs, steps and episodes in a terminal: every line fits its width, and unsafe characters are escaped."""

@@ -36,22 +36,22 @@ def one_line(text: str, limit: int = 200) -> str:
 def escaped(text: str) -> str:
     """Returns the text with unsafe characters replaced by their escape sequences."""
     if text.replace("\n", "").isprintable():
-        return _thinned(text)
-    return _thinned("".join(character if _harmless(character) else _spelled(character) for character in text))
+        return _limit_marks(text)
+    return _limit_marks("".join(character if _is_safe(character) else _escape(character) for character in text))
 
 
-def _harmless(character: str) -> bool:
+def _is_safe(character: str) -> bool:
     return character in KEPT or unicodedata.category(character) not in HIDDEN
 
 
-def _spelled(character: str) -> str:
+def _escape(character: str) -> str:
     return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
-def _thinned(text: str) -> str:
-    """Keeps at most three combining marks on a letter, because more would be drawn over other lines."""
-    return text if text.isascii() else MARKS.sub(lambda match: match[1] + "".join(map(_named, match[2])), text)
+def _limit_marks(text: str) -> str:
+    """Keeps at most three combining marks on a letter, because more of them would cover other lines."""
+    return text if text.isascii() else MARKS.sub(lambda match: match[1] + "".join(map(_mark_name, match[2])), text)
 
 
-def _named(mark: str) -> str:
+def _mark_name(mark: str) -> str:
     return f"\\u{ord(mark):04x}"

@@ -72,11 +72,13 @@ def seats(record: Record) -> list[SeatRecord]:
     result: list[SeatRecord] = []
     judged = 0
     for trajectory in record.episode.trajectories:
-        has = trajectory.trainable and record.episode.error is None
-        score = record.scores[judged] if has and judged < len(record.scores) else None
-        credit = record.credits[judged] if has and judged < len(record.credits) else None
-        streams = {name: arrays[judged] for name, arrays in record.streams.items() if has and judged < len(arrays)}
-        judged += has
+        is_judged = trajectory.trainable and record.episode.error is None
+        score = record.scores[judged] if is_judged and judged < len(record.scores) else None
+        credit = record.credits[judged] if is_judged and judged < len(record.credits) else None
+        streams = {
+            name: arrays[judged] for name, arrays in record.streams.items() if is_judged and judged < len(arrays)
+        }
+        judged += is_judged
         result.append(SeatRecord(trajectory, score, credit, streams))
     return result
 

@@ -83,11 +83,11 @@ def find_episode(store: EpisodeStore, name: str) -> EpisodeRow:
         if number < len(members):
             return members[number]
         raise RecordError(f"there is no episode '{one_line(name)}' in {store.folder}: {_nearest_address(store, name)}")
-    begun = store.ids_starting_with(name, MAX_NAMED + 1)
-    if len(begun) == 1:
-        return list(store.query(id=begun[0]))[-1]
-    if begun:
-        some = ", ".join(one_line(id_) for id_ in begun[:MAX_NAMED]) + (", ..." if len(begun) > MAX_NAMED else "")
+    matches = store.ids_starting_with(name, MAX_NAMED + 1)
+    if len(matches) == 1:
+        return list(store.query(id=matches[0]))[-1]
+    if matches:
+        some = ", ".join(one_line(id_) for id_ in matches[:MAX_NAMED]) + (", ..." if len(matches) > MAX_NAMED else "")
         raise RecordError(f"the ids of several episodes in {store.folder} begin with '{name}': {some}; give more of it")
     raise RecordError(
         f"there is no episode '{one_line(name)}' in {store.folder}: give an id, the beginning of one, or "
@@ -96,7 +96,7 @@ def find_episode(store: EpisodeStore, name: str) -> EpisodeRow:
 
 
 def _nearest_address(store: EpisodeStore, name: str) -> str:
-    """Says which part of an address stage/step/group/place names nothing, and what it could be."""
+    """Returns which part of an address stage/step/group/place does not exist, and what exists instead."""
     stage, step, place, _ = name.rsplit("/", 3)
     steps = [count.step for count in store.steps() if count.stage == stage]
     if not steps:
@@ -127,7 +127,7 @@ def _version(run: Path, entry: EpisodeRow) -> int | None:
     """Returns the version of the weights after the episode's training step, None if the metrics do not say."""
     try:
         lines = metrics.read(run / "metrics.jsonl")
-        held = [at.values.get("version") for at in lines if (at.stage, at.step) == (entry.stage, entry.step)]
+        versions = [at.values.get("version") for at in lines if (at.stage, at.step) == (entry.stage, entry.step)]
     except RecordError:
         return None
-    return int(held[-1]) if held and held[-1] is not None else None
+    return int(versions[-1]) if versions and versions[-1] is not None else None

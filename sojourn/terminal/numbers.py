@@ -71,5 +71,5 @@ def _mean(part: np.ndarray) -> float:
     return float(finite.mean()) if len(finite) else math.nan
 
 
-def _bar(share: float) -> str:
-    return BARS[min(int(max(share, 0.0) * len(BARS)), len(BARS) - 1)] if math.isfinite(share) else " "
+def _bar(fraction: float) -> str:
+    return BARS[min(int(max(fraction, 0.0) * len(BARS)), len(BARS) - 1)] if math.isfinite(fraction) else " "

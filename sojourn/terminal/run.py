@@ -18,6 +18,7 @@ from rich.text import Text
 from sojourn.config.lookup import likely
 from sojourn.errors import ConfigError, RecordError
 from sojourn.record import metrics
+from sojourn.record.diagnosis import findings
 from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
@@ -86,6 +87,7 @@ def overview(path: Path, width: int, stage: str = "") -> Group:
             lines += [Text(), _evaluations(run, width)]
         measured = _lines(path, problems)
         lines += _steps(measured, stage or run.stage, width)
+        lines += [Text(f"diagnosis: {clean(str(finding))}", "yellow") for finding in findings(path, measured)]
         with EpisodeStore(path) as store:
             lines += _failures(store)
             lines += _newest(store, path, stage, [at.stage for at in measured], width)
@@ -96,10 +98,10 @@ def overview(path: Path, width: int, stage: str = "") -> Group:
 def require_stage(path: Path, stage: str) -> None:
     """Raises ConfigError for a stage that a run neither trains nor has episodes of."""
     with EpisodeStore(path) as store:
-        held = [count.stage for count in store.steps()]
+        recorded = [count.stage for count in store.steps()]
     listed = RunFolder.read(path).config.get("stages", ())
     trained = [str(one.get("name", "")) for one in listed if isinstance(one, Mapping)]
-    known = dict.fromkeys([*trained, *held])
+    known = dict.fromkeys([*trained, *recorded])
     if stage not in known:
         names = ", ".join(one_line(name, 40) for name in known) or "no stages yet"
         raise ConfigError(f"--stage {stage}: {path} has the stages {names}{likely(stage, known)}")
@@ -112,8 +114,10 @@ def as_json(path: Path, stage: str = "") -> str:
     missing = list(run.missing)
     with collect_problems(missing), EpisodeStore(path) as store:
         counts = [jsonable(count) for count in store.steps() if stage in ("", count.stage)]
-    last = [at for at in _lines(path, missing) if stage in ("", at.stage)][-1:]
+    measured = _lines(path, missing)
+    last = [at for at in measured if stage in ("", at.stage)][-1:]
     data = {"name": run.name, **jsonable(run), "last": jsonable(last[0]) if last else None, "episodes": counts}
+    data["diagnosis"] = [jsonable(finding) for finding in findings(path, measured)]
     return json.dumps(data | {"missing": missing}, indent=1)
 
 
@@ -187,16 +191,17 @@ def _stage(stage: Mapping[str, Any]) -> str:
 def _evaluations(run: RunStatus, width: int) -> RenderableType:
     """Returns the table of the first and of the last evaluations, as many as fit."""
     room = max((width - 18) // 17, 2)
-    every = run.evaluations
-    kept = every if len(every) <= room else (every[0], *every[len(every) - room + 1 :])
+    evaluations = run.evaluations
+    count = len(evaluations)
+    kept = evaluations if count <= room else (evaluations[0], *evaluations[count - room + 1 :])
     table = side_by_side({one_line(evaluation.name): evaluation.summary for evaluation in kept})
-    omitted = len(every) - len(kept)
+    omitted = count - len(kept)
     note = Text(f"{omitted} evaluations after the first are not shown: --json shows all", "dim")
     return Group(table, note) if omitted else table
 
 
 def _steps(measured: Sequence[metrics.Line], stage: str, width: int) -> list[RenderableType]:
-    """Returns a row for each measure: its course through the stage as a sparkline, and its values in the last steps."""
+    """Returns a row for each measure: its values over the stage as a sparkline, and its values in the last steps."""
     of_stage = [at for at in measured if at.stage == stage]
     if not of_stage:
         return []
@@ -211,13 +216,13 @@ def _steps(measured: Sequence[metrics.Line], stage: str, width: int) -> list[Ren
         values = [measure.value(at.values) for at in of_stage]
         if not any(map(math.isfinite, values)):
             continue
-        course = sparkline(values, trend, 0.0 if measure.bounded else None, 1.0 if measure.bounded else None)
+        curve = sparkline(values, trend, 0.0 if measure.bounded else None, 1.0 if measure.bounded else None)
         last = " ".join(f"{measure.format(value):>{VALUE}}" for value in values[-room:])
-        lines.append(Text(f"{measure.label:<{LABEL}} {course:<{trend}}   {last}"))
+        lines.append(Text(f"{measure.label:<{LABEL}} {curve:<{trend}}   {last}"))
     worlds = [name for name in of_stage[-1].values if name.startswith("success_")]
     if worlds:
-        shares = "  ".join(f"{one_line(name[8:], 30)} {of_stage[-1].values[name]:.0%}" for name in worlds)
-        lines.append(Text(f"success in the last step: {shares}", "dim"))
+        rates = "  ".join(f"{one_line(name[8:], 30)} {of_stage[-1].values[name]:.0%}" for name in worlds)
+        lines.append(Text(f"success in the last step: {rates}", "dim"))
     spent = sum(at.values.get("seconds_step", 0.0) for at in of_stage)
     return [*lines, Text(f"{len(of_stage)} steps took {duration(spent)}", "dim")]
 
@@ -234,15 +239,15 @@ def _failures(store: EpisodeStore) -> list[RenderableType]:
 
 def _newest(store: EpisodeStore, path: Path, stage: str, trained: Sequence[str], width: int) -> list[RenderableType]:
     """Returns a table of the newest episodes of a stage, by default the last one that was trained."""
-    held = list(dict.fromkeys(count.stage for count in store.steps()))
-    chosen = stage or next(iter([name for name in reversed(trained) if name in held] or held[-1:]), "")
+    recorded = list(dict.fromkeys(count.stage for count in store.steps()))
+    chosen = stage or next(iter([name for name in reversed(trained) if name in recorded] or recorded[-1:]), "")
     entries = list(store.query(stage=chosen, newest=True, limit=NEWEST_EPISODES)) if chosen else []
     if not entries:
         of_stage = f" of the stage {one_line(stage, 40)}" if stage else ""
         return [Text(), Text(f"{one_line(str(path))} has no episodes{of_stage} yet", "dim")]
     lines: list[RenderableType] = [Text(), Text(f"newest episodes of {one_line(chosen, 40)}", "dim")]
     lines += rows(episode_columns(entries), width)
-    others = [name for name in held if name != chosen]
+    others = [name for name in recorded if name != chosen]
     lines.append(
         Text(
             f"\nread an episode: sojourn show {one_line(str(path))} EPISODE    groups of a step: --step N (from 0)",

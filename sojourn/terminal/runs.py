@@ -34,15 +34,15 @@ def find_runs(folders: Sequence[Path], name: str = "", tag: str = "") -> list[Ru
 
 
 def none_found(where: str, folders: Sequence[Path], name: str, tag: str) -> str:
-    """Says that no run was found, and which names or tags there are."""
-    held = find_runs(folders)
-    if not held:
+    """Returns the sentence that no run was found, with the names or tags that exist."""
+    found = find_runs(folders)
+    if not found:
         return f"there are no runs in '{where}' yet: start one with sojourn train recipes/toy/train.toml"
-    wanted = [f"a name that contains '{name}'"] * bool(name) + [f"the tag '{tag}'"] * bool(tag)
-    tags = sorted({tag for run in held for tag in run.tags})
-    names = [run.name for run in held][-MAX_NAMED:]
+    conditions = [f"a name that contains '{name}'"] * bool(name) + [f"the tag '{tag}'"] * bool(tag)
+    tags = sorted({tag for run in found for tag in run.tags})
+    names = [run.name for run in found][-MAX_NAMED:]
     known = f"the tags there are {', '.join(tags) or 'none'}" if tag else f"the newest are {', '.join(names)}"
-    return f"none of {len(held)} runs in '{where}' has {' and '.join(wanted)}: {known}"
+    return f"none of {len(found)} runs in '{where}' has {' and '.join(conditions)}: {known}"
 
 
 def table(runs: Sequence[RunStatus], width: int) -> Group:

@@ -59,8 +59,8 @@ def read_groups(path: Path, stage: str, step: int) -> tuple[list[GroupRecord], l
     with collect_warnings(problems), EpisodeStore(path) as store:
         records = list(store.records(stage, [step]))
         if not records and not any(True for _ in store.query(stage=stage, step=step, limit=1)):
-            held = [count.step for count in store.steps() if count.stage == stage]
-            steps = f"has the steps {min(held)} to {max(held)}" if held else "has no episodes"
+            recorded = [count.step for count in store.steps() if count.stage == stage]
+            steps = f"has the steps {min(recorded)} to {max(recorded)}" if recorded else "has no episodes"
             raise RecordError(f"--step {step}: the stage '{stage}' in {path} {steps}")
     return records, problems
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 COLOURS = 8
 WIDTH, HEIGHT = 420, 190
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 12, 24
-MOST_POINTS = 240  # of a drawn line, since more could not be told apart in its width
+MAX_POINTS = 240  # of a drawn line, since more could not be told apart in its width
 Points = NDArray[np.float64]
 
 
@@ -45,11 +45,11 @@ def smooth(values: Points, window: float) -> Points:
     weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / window) ** 2)
     known = np.isfinite(values)
     total = np.convolve(np.where(known, values, 0.0), weights, "full")[reach : reach + len(values)]
-    share = np.convolve(known.astype(float), weights, "full")[reach : reach + len(values)]
-    return np.where(known, total / np.where(share > 0, share, 1.0), np.nan)
+    weight = np.convolve(known.astype(float), weights, "full")[reach : reach + len(values)]
+    return np.where(known, total / np.where(weight > 0, weight, 1.0), np.nan)
 
 
-def across(curves: Sequence[Curve], name: str) -> Curve:
+def mean_of_seeds(curves: Sequence[Curve], name: str) -> Curve:
     """Returns the mean of several seeds at each x that any of them has, with their range as a band."""
     x = np.unique(np.concatenate([curve.x for curve in curves]))
     rows = np.full((len(curves), len(x)), np.nan)
@@ -87,16 +87,16 @@ def number(value: float) -> str:
 
 
 def chart(
-    title: str, curves: Sequence[Curve], *, share: bool = False, marks: Sequence[tuple[float, str]] = ()
+    title: str, curves: Sequence[Curve], *, fraction: bool = False, marks: Sequence[tuple[float, str]] = ()
 ) -> Markup:
-    """Draws curves over steps; `share` fixes the y axis to 0..1, `marks` are labelled vertical lines."""
+    """Draws curves over steps; `fraction` fixes the y axis to 0..1, `marks` are labelled vertical lines."""
     drawn = [thinned(curve) for curve in curves if np.isfinite(curve.y).any()]
     if not drawn:
         return Markup('<figure class="chart empty"><figcaption>{}</figcaption><p>no values yet</p></figure>').format(
             title
         )
-    frame = _Frame.around(drawn, share)
-    parts = [_axes(frame), *(_mark(frame, at, word) for at, word in marks)]
+    frame = _Frame.around(drawn, fraction)
+    parts = [_axes(frame), *(_mark(frame, at, label) for at, label in marks)]
     parts += [_band(frame, curve, at % COLOURS) for at, curve in enumerate(drawn)]
     parts += [_line(frame, curve, at % COLOURS) for at, curve in enumerate(drawn)]
     legend = Markup("").join(
@@ -110,13 +110,13 @@ def chart(
     ).format(title, legend if len(drawn) > 1 else "", WIDTH, HEIGHT, title, values, area, Markup("").join(parts))
 
 
-def spark(values: Sequence[float], share: bool = False) -> Markup:
+def spark(values: Sequence[float], fraction: bool = False) -> Markup:
     """Draws a line without axes, for a row of a table."""
     y = np.asarray(values, dtype=np.float64)
     known = y[np.isfinite(y)]
     if len(known) < 2:
         return Markup("")
-    low, high = (0.0, 1.0) if share else (float(known.min()), float(known.max()))
+    low, high = (0.0, 1.0) if fraction else (float(known.min()), float(known.max()))
     x = np.linspace(1, 79, len(y))
     height = 17 - 15 * (y - low) / (high - low or 1.0)
     path = _path(list(zip(x.tolist(), height.tolist(), strict=True)))
@@ -133,14 +133,14 @@ class _Frame:
     y1: float
 
     @classmethod
-    def around(cls, curves: Sequence[Curve], share: bool) -> _Frame:
+    def around(cls, curves: Sequence[Curve], fraction: bool) -> _Frame:
         x = np.concatenate([curve.x for curve in curves])
         y = np.concatenate([part for c in curves for part in (c.y, c.low, c.high) if part is not None])
         y = y[np.isfinite(y)]
-        low, high = (0.0, 1.0) if share else (float(y.min()), float(y.max()))
+        low, high = (0.0, 1.0) if fraction else (float(y.min()), float(y.max()))
         if low == high:
             low, high = low - (abs(low) or 1.0) / 2, high + (abs(high) or 1.0) / 2
-        room = 0.0 if share else 0.05 * (high - low)
+        room = 0.0 if fraction else 0.05 * (high - low)
         first, last = float(x.min()), float(x.max())
         return cls(first, last if last > first else first + 1.0, low - room, high + room)
 
@@ -151,22 +151,22 @@ class _Frame:
         return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - self.y0) / (self.y1 - self.y0)
 
     def points(self, x: Points, y: Points) -> list[tuple[float, float]]:
-        across = LEFT + (WIDTH - LEFT - RIGHT) * (x - self.x0) / (self.x1 - self.x0)
-        down = HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (y - self.y0) / (self.y1 - self.y0)
-        return list(zip(across.tolist(), down.tolist(), strict=True))
+        x_pixels = LEFT + (WIDTH - LEFT - RIGHT) * (x - self.x0) / (self.x1 - self.x0)
+        y_pixels = HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (y - self.y0) / (self.y1 - self.y0)
+        return list(zip(x_pixels.tolist(), y_pixels.tolist(), strict=True))
 
 
 def thinned(curve: Curve) -> Curve:
-    """Returns at most `MOST_POINTS` points: of each stretch the one farthest from its surroundings, to keep spikes."""
+    """Returns at most `MAX_POINTS` points: of each segment the one farthest from its neighbours, to keep spikes."""
     count = len(curve.x)
-    if count <= MOST_POINTS:
+    if count <= MAX_POINTS:
         return curve
-    size = math.ceil(count / (MOST_POINTS - 1))
-    away = np.full(math.ceil(count / size) * size, -1.0)
-    away[:count] = np.nan_to_num(np.abs(curve.y - smooth(curve.y, 2.0 * size)), nan=-1.0)
-    rows = away.reshape(-1, size)
+    size = math.ceil(count / (MAX_POINTS - 1))
+    distance = np.full(math.ceil(count / size) * size, -1.0)
+    distance[:count] = np.nan_to_num(np.abs(curve.y - smooth(curve.y, 2.0 * size)), nan=-1.0)
+    rows = distance.reshape(-1, size)
     kept = np.minimum(np.arange(len(rows)) * size + rows.argmax(axis=1), count - 1)
-    kept = np.unique(np.append(kept, count - 1))  # and how far it came
+    kept = np.unique(np.append(kept, count - 1))  # the last point is always kept
     bands = [None if part is None else part[kept] for part in (curve.low, curve.high)]
     return Curve(curve.name, curve.x[kept], curve.y[kept], *bands)
 
@@ -189,10 +189,10 @@ def _axes(frame: _Frame) -> Markup:
     return Markup("").join(lines)
 
 
-def _mark(frame: _Frame, at: float, word: str) -> Markup:
+def _mark(frame: _Frame, at: float, label: str) -> Markup:
     x = frame.x(at)
     line = Markup('<line class="mark" x1="{:.1f}" x2="{:.1f}" y1="{}" y2="{}"/>').format(x, x, TOP, HEIGHT - BOTTOM)
-    return line + Markup('<text x="{:.1f}" y="{}" class="word">{}</text>').format(x + 3, TOP + 8, word)
+    return line + Markup('<text x="{:.1f}" y="{}" class="word">{}</text>').format(x + 3, TOP + 8, label)
 
 
 def _band(frame: _Frame, curve: Curve, colour: int) -> Markup:

@@ -97,14 +97,14 @@ def neighbour_steps(store: EpisodeStore, stage: str, step: int) -> Neighbours:
 def missing_records(store: EpisodeStore, played: Sequence[StageSteps], lines: Sequence[Line]) -> list[str]:
     """Returns a sentence about the steps that are in the index but whose step files are missing, if there are any."""
     try:
-        held = set(os.listdir(store.tokens))
+        files_there = set(os.listdir(store.tokens))
     except OSError:
         consequence = "no episode can be opened" if played else "there are no episodes"
         return [f"{store.tokens} is missing: {consequence}"] if played or lines else []
     played_stages = {span.stage for span in played}
     files = {(line.stage, line.step): store.step_path(line.stage, line.step, 0).name for line in lines}
     statement = "SELECT 1 FROM episodes WHERE stage = ? AND step = ? LIMIT 1"
-    missing = [at for at, name in files.items() if at[0] in played_stages and name not in held]
+    missing = [at for at, name in files.items() if at[0] in played_stages and name not in files_there]
     missing = [at for at in missing[:MAX_MISSING] if store.rows(statement, at, bool)]
     some = ", ".join(f"{stage} {step}" for stage, step in missing[:5]) + (", ..." if len(missing) > 5 else "")
     return [f"files are missing in {store.tokens}: the episodes of {some} cannot be opened"] if missing else []
@@ -140,8 +140,8 @@ def success_by_task(store: EpisodeStore, stage: str, step: int) -> TaskCounts:
     where = "FROM episodes WHERE stage = ? AND step > ? AND step <= ? AND success NOT NULL GROUP BY task"
     values = (stage, step - RECENT_STEPS, step)
     counted = f"SELECT count(*), total(rate <= 0), total(rate >= 1) FROM (SELECT avg(success) AS rate {where})"
-    statement = f"SELECT task, env, min(seed), avg(success) AS rate, avg(reward) AS paid, count(*) {where}"
+    statement = f"SELECT task, env, min(seed), avg(success) AS rate, avg(reward) AS mean_reward, count(*) {where}"
     hardest = store.rows(
-        f"{statement} ORDER BY rate, paid, task LIMIT {MAX_TASKS}", values, lambda row: TaskSuccess(*row)
+        f"{statement} ORDER BY rate, mean_reward, task LIMIT {MAX_TASKS}", values, lambda row: TaskSuccess(*row)
     )
     return TaskCounts(stage, *store.rows(counted, values, lambda row: (row[0], int(row[1]), int(row[2])))[0], hardest)

@@ -71,8 +71,8 @@ def address(*parts: Any, **query: Any) -> str:
     path = "/" + "/".join(
         quote(str(part), safe="/" if at == len(parts) - 1 else "", errors="replace") for at, part in enumerate(parts)
     )
-    given = {key: value for key, value in query.items() if value not in (None, "", False)}
-    return path + (f"?{urlencode(given, doseq=True, errors='replace')}" if given else "")
+    present = {key: value for key, value in query.items() if value not in (None, "", False)}
+    return path + (f"?{urlencode(present, doseq=True, errors='replace')}" if present else "")
 
 
 @cache

@@ -18,6 +18,7 @@ from markupsafe import Markup
 from sojourn.errors import RecordError
 from sojourn.record.atomic import write_bytes
 from sojourn.record.blobs import Blobs
+from sojourn.record.diagnosis import findings
 from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
@@ -70,7 +71,7 @@ def _page(run: Path, episodes: Sequence[ReportEpisode], lines: Sequence[Line], s
         policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'",
         style=Markup(style), script=Markup(script), status=status, episodes=episodes, failed=failed, tags=tags,
         charts=charts(lines, stage_starts(lines), smooth, show_all=False), config=folder.config_text,
-        recent_steps=RECENT_STEPS, versions=_versions(folder),
+        recent_steps=RECENT_STEPS, versions=_versions(folder), diagnosis=findings(run, lines),
         when=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
     )  # fmt: skip
 

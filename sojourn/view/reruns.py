@@ -136,7 +136,7 @@ class Reruns:
         return self.reruns[name]
 
     def act(self, rerun: Rerun, action: str) -> None:
-        """Passes on a person's action; does nothing if none is waited for."""
+        """Gives a person's action to the re-run; does nothing if it does not wait for one."""
         with rerun.state_changed:
             if rerun.state is not State.WAITING_FOR_ACTION:
                 return
@@ -235,26 +235,26 @@ class Reruns:
         before = rerun.resume_point.before
         if rerun.weights is None:
 
-            async def asked(observation: Observation) -> None:
+            async def wait_for_action(observation: Observation) -> None:
                 rerun.observed = observation
                 rerun.set_state(State.WAITING_FOR_ACTION)
 
-            rerun.person = PagePlayer(before.turns, self.idle_s, asked)
+            rerun.person = PagePlayer(before.turns, self.idle_s, wait_for_action)
             return TextSeat(before.agent, rerun.person)
         await stack.enter_async_context(self._model.lock)
         rerun.set_state(State.LOADING)
-        filled = await self._model.load(*rerun.weights)
-        rerun.vocabulary = pieces.of(filled.renderer)
+        loaded = await self._model.load(*rerun.weights)
+        rerun.vocabulary = pieces.of(loaded.renderer)
         same = rerun.vocabulary is not None and rerun.vocabulary == read_vocabulary(rerun.path)
-        recited = ReplaySampler(filled.sampler, filled.renderer, before.turns, same)
+        replay_sampler = ReplaySampler(loaded.sampler, loaded.renderer, before.turns, same)
         params = SamplingParams(1, seed=seed_of(rerun.seed, "rerun", rerun.record.episode.id, rerun.turn))
         context = AgentContext(
-            name=before.agent, renderer=filled.renderer, sampler=recited, params=params, max_context=1
+            name=before.agent, renderer=loaded.renderer, sampler=replay_sampler, params=params, max_context=1
         )
-        return filled.recipe.agent.seat(filled.context(context, sampler=recited))
+        return loaded.recipe.agent.seat(loaded.context(context, sampler=replay_sampler))
 
 
-def _limits(run: RunFolder, given: int) -> Limits:
+def _limits(run: RunFolder, recorded_turns: int) -> Limits:
     """Returns the limits of the run, with at least one turn after the repeated ones and no limit on time."""
     rollout = run.config.get("rollout")
     own = rollout.get("limits") if isinstance(rollout, Mapping) else None
@@ -262,7 +262,7 @@ def _limits(run: RunFolder, given: int) -> Limits:
     limits = Limits()
     turns = turns if isinstance(turns, int) else limits.turns
     stall_s = stall_s if isinstance(stall_s, (int, float)) and stall_s > 0 else limits.stall_s
-    return Limits(turns=max(turns, given + 1), stall_s=stall_s)
+    return Limits(turns=max(turns, recorded_turns + 1), stall_s=stall_s)
 
 
 class _Model:
@@ -271,17 +271,17 @@ class _Model:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self._name: tuple[Path, str] | None = None
-        self._filled: LoadedModel | None = None
+        self._loaded: LoadedModel | None = None
         self._stack = AsyncExitStack()
 
-    async def load(self, run: Path, word: str) -> LoadedModel:
-        if self._name != (run, word) or self._filled is None:
+    async def load(self, run: Path, weights_name: str) -> LoadedModel:
+        if self._name != (run, weights_name) or self._loaded is None:
             await self.close()
-            weights = find_weights(run, word)
-            self._filled = await self._stack.enter_async_context(load_model(recipes.load(run).recipe, weights))
-            self._name = (run, word)
-        return self._filled
+            weights = find_weights(run, weights_name)
+            self._loaded = await self._stack.enter_async_context(load_model(recipes.load(run).recipe, weights))
+            self._name = (run, weights_name)
+        return self._loaded
 
     async def close(self) -> None:
-        self._name = self._filled = None
+        self._name = self._loaded = None
         await self._stack.aclose()

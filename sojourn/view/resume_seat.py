@@ -50,12 +50,12 @@ class ResumePoint:
             seats = ", ".join(trajectory.agent for trajectory in episode.trajectories)
             raise ConfigError(f"this episode has several seats ({seats}), but only episodes of one seat can be re-run")
         trajectory = episode.trajectories[0]
-        course = next((path for path in paths_in_world(trajectory) if turn in path), None)
-        if course is None:
+        path = next((turns for turns in paths_in_world(trajectory) if turn in turns), None)
+        if path is None:
             count = len(trajectory.turns)
             raise ConfigError(f"this episode has {count} turns: choose one of them instead of turn {turn + 1}")
-        at = course.index(turn)
-        turns = tuple(trajectory.turns[number] for number in course)
+        at = path.index(turn)
+        turns = tuple(trajectory.turns[number] for number in path)
         return cls(replace(trajectory, turns=turns[:at]), turns[at:])
 
 
@@ -90,7 +90,7 @@ class ResumeSeat:
             if self.actions == self.recorded_turns + 1:
                 self.recorded.compare_rewards()
             return await self.player.act(observed, state)
-        with suppress(ActionError):  # an action that could not be parsed then either is refused by the record below
+        with suppress(ActionError):  # the record below refuses an action that could not be parsed the first time
             await self.player.act(observed, state)
         return await self.recorded.act(observation, state)
 

@@ -60,6 +60,25 @@ class Half:
         return []
 
 @dataclass(frozen=True)
+class Empty:
+    def bind(self, tokenizer, template=""):
+        return self
+
+    def encode_reply(self, message):
+        return {}[message.text]
+
+@dataclass(frozen=True)
+class Endless:
+    live = True
+    width = 0
+
+    def tasks(self, steps):
+        return 0
+
+    def bind(self, context, stage, steps, first=0):
+        return self
+
+@dataclass(frozen=True)
 class Won:
     async def __call__(self, group):
         return [t.success for t in group.trajectories]
@@ -78,11 +97,19 @@ class Last:
 """
 
 
+def test_a_renderer_is_checked_with_the_tokenizer_of_a_model(tmp_path):
+    done = check(tmp_path, "chatml", "thinking=true", "--model", "tiny:layers=1,hidden=64")
+    assert done.returncode == 0, done.stderr
+    assert "a reply reads back: thoughts" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
         ("Mute", "Mute has no act()"),
         ("Half", "0 lists for 6 groups"),
+        ("Empty", "KeyError: 'go north' (parts.py:"),
+        ("Endless", "expected how many groups a step has"),
         ("Won", "bool: expected a Score"),
         ("Second", "expected numbers from 0 to 0"),
         ("Last", "Last has no draw()"),
@@ -102,9 +129,11 @@ def test_the_kind_of_a_class_follows_from_what_it_takes(tmp_path, name, sentence
         (["reinforce"], "add --kind estimator or --kind loss"),
         (["grop", "--kind", "estimator"], "unknown estimator 'grop'"),
         (["grpo", "--kind", "loss"], "unknown loss 'grpo'"),
-        (["grpo", "--kind", "schedule"], "use one of env, agent, reward, filter, curriculum, "),
+        (["grpo", "--kind", "schedule"], "use one of env, agent, renderer, groups, reward, "),
         (["grpo", "scale_by_sdt=false"], "did you mean 'scale_by_std'?"),
         (["grpo", "--episodes", "3"], "only a world is played"),
+        (["grpo", "--model", "tiny"], "only a renderer has a tokenizer"),
+        (["gemma"], "the tokenizer has no token '<bos>'"),
     ],
 )
 def test_one_sentence_and_exit_code_2(tmp_path, words, sentence):

@@ -23,8 +23,8 @@ from sojourn.optim import Optim
 from sojourn.record import checkpoint
 from sojourn.schedules import Linear
 from sojourn.streams.curiosity import Curiosity
-from sojourn.streams.feedback import Feedback, led_to
-from sojourn.streams.implicit_reward import ImplicitReward, _each, _pairs
+from sojourn.streams.feedback import Feedback, following_observations
+from sojourn.streams.implicit_reward import ImplicitReward, _cross_entropy, _dpo
 from sojourn.streams.learner import hashed_counts
 from sojourn.streams.milestones import Milestones, progress_before
 from sojourn.streams.progress import Progress
@@ -215,14 +215,14 @@ async def test_shaping_by_milestones_adds_up_to_what_the_end_is_worth_less_the_b
 
 def test_preference_losses_by_hand():
     """The examples of OPRL's and PRIME's equations: Q of 0.15 and -0.2, and of 0.025."""
-    pair = _pairs(np.array([0.15, -0.2]), np.array([True, False]), [2])
+    pair = _dpo(np.array([0.15, -0.2]), np.array([True, False]), [2])
     assert pair.error == pytest.approx(0.5334, abs=1e-4)
-    assert pair.right == 1
-    assert pair.slopes.tolist() == pytest.approx([-1 / (1 + math.exp(0.35)), 1 / (1 + math.exp(0.35))])
-    one = _each(np.array([0.025]), np.array([True]), [1])
+    assert pair.accuracy == 1
+    assert pair.gradients.tolist() == pytest.approx([-1 / (1 + math.exp(0.35)), 1 / (1 + math.exp(0.35))])
+    one = _cross_entropy(np.array([0.025]), np.array([True]), [1])
     assert one.error == pytest.approx(0.6807, abs=1e-4)
-    assert one.slopes.tolist() == pytest.approx([0.50625 - 1], abs=1e-5)
-    assert not _pairs(np.array([1.0, 2.0, 3.0]), np.array([True, True, False]), [2, 1]).slopes.any()
+    assert one.gradients.tolist() == pytest.approx([0.50625 - 1], abs=1e-5)
+    assert not _dpo(np.array([1.0, 2.0, 3.0]), np.array([True, True, False]), [2, 1]).gradients.any()
 
 
 @pytest.mark.parametrize("loss", ["dpo", "ce"])
@@ -237,7 +237,7 @@ async def test_the_models_gradient_is_that_of_its_loss(loss):
         of = passes(groups, scores, trainer)
         await stream(of)
         model = loading.load(NAME, "fp32", 0).model  # in transformers' own attention
-        model.load_state_dict(stream._held["model"].model.state_dict())
+        model.load_state_dict(stream._memory["model"].model.state_dict())
         await stream.learn(of)
     sums = torch.stack([total(model, t) - total(loading.load(NAME, "fp32", 0).model, t).detach()
                         for g in groups for t in g.trajectories]) * 0.5  # fmt: skip
@@ -252,7 +252,7 @@ async def test_the_models_gradient_is_that_of_its_loss(loss):
     moved = ImplicitReward(loss=loss, beta=0.5, reference_model="start", optim=Optim(lr=0.0, clip_norm=1e9))
     of = passes(groups, scores, trainer)
     await moved(of)
-    moved._held["model"].model.load_state_dict(model.state_dict())
+    moved._memory["model"].model.load_state_dict(model.state_dict())
     await moved(of)
     found = await gradient_of(moved, of)
     assert (await moved.learn(of))["error"] == pytest.approx(float(right.detach()), abs=1e-4)
@@ -262,7 +262,7 @@ async def test_the_models_gradient_is_that_of_its_loss(loss):
 
 async def gradient_of(stream, of):
     """What the stream's model was given, before it moved."""
-    model = stream._held["model"]
+    model = stream._memory["model"]
     kept = model.optim_step
 
     async def keep():
@@ -364,7 +364,7 @@ async def test_feedback_comes_late_the_newest_first_and_pays_less_each_time():
     t = told(trajectory(rng, turns=5), ["begin", "one", "two", "one", "three"])
     of = passes([group([t])], [[scored(t, 1.0)]])
     stream = Feedback(reward_model="hash", messages_per_step=2)
-    assert led_to(t) == ["one", "two", "one", "three"]
+    assert following_observations(t) == ["one", "two", "one", "three"]
     assert by_turn(await stream(of)) == [[0.0] * 5]
     assert (await stream.learn(of))["waiting"] == 1
     assert list(stream._labels) == [("three",), ("two",)]

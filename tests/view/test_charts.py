@@ -8,7 +8,7 @@ from html import unescape
 
 import numpy as np
 
-from sojourn.view.charts import MOST_POINTS, Curve, chart, smooth, thinned
+from sojourn.view.charts import MAX_POINTS, Curve, chart, smooth, thinned
 
 
 def test_a_thinned_curve_keeps_its_spikes_its_values_and_its_end() -> None:
@@ -16,7 +16,7 @@ def test_a_thinned_curve_keeps_its_spikes_its_values_and_its_end() -> None:
     for spike in (101, 500, 901):
         y[spike] = 50.0
     kept = thinned(Curve("loss", x, y))
-    assert len(kept.x) <= MOST_POINTS
+    assert len(kept.x) <= MAX_POINTS
     assert {101, 500, 901, 999} <= set(kept.x.astype(int))
     assert np.array_equal(kept.y, y[kept.x.astype(int)])
     assert np.all(np.diff(kept.x) > 0)

@@ -13,7 +13,7 @@ from sojourn.errors import RecordError
 from sojourn.record.metrics import Line
 from sojourn.record.run_status import RunStatus
 from sojourn.terminal.runs import Difference, differences
-from sojourn.view.charts import Curve, across, chart, smooth
+from sojourn.view.charts import Curve, chart, mean_of_seeds, smooth
 from sojourn.view.page import Page, render, run_cache
 from sojourn.view.pages.run import smoothing, stage_starts
 
@@ -45,14 +45,14 @@ def metric_chart(
     """Draws one metric of all runs. With `seeds`, the runs of a recipe become one mean curve with a band."""
     curves = {key: curve(name, key, lines[key], window) for key in runs}
     if not seeds:
-        return chart(name, list(curves.values()), share=name in FRACTIONS)
+        return chart(name, list(curves.values()), fraction=name in FRACTIONS)
     recipes = {key: run.recipe or key for key, run in runs.items()}
     groups = {recipe: [curves[key] for key in runs if recipes[key] == recipe] for recipe in recipes.values()}
     merged = [
-        across(group, f"{recipe}, {len(group)} seeds") if len(group) > 1 else group[0]
+        mean_of_seeds(group, f"{recipe}, {len(group)} seeds") if len(group) > 1 else group[0]
         for recipe, group in groups.items()
     ]
-    return chart(name, merged, share=name in FRACTIONS)
+    return chart(name, merged, fraction=name in FRACTIONS)
 
 
 def curve(name: str, key: str, lines: Sequence[Line], window: float) -> Curve:

@@ -33,12 +33,12 @@ def index(request: Request) -> Page:
 def _evaluations(store: EpisodeStore) -> list[str]:
     """Returns the names of the evaluations with episodes, in the order that the run's evaluations.json says."""
     names = [span.stage for span in stages(store) if span.stage.startswith(EVALUATION_PREFIX)]
-    held = [name.removeprefix(EVALUATION_PREFIX) for name in names]
+    recorded = [name.removeprefix(EVALUATION_PREFIX) for name in names]
     try:
         known = [evaluation["name"] for evaluation in RunFolder.read(store.folder).evaluations()]
     except RecordError:
         known = []
-    return [name for name in dict.fromkeys([*known, *held]) if name in held]
+    return [name for name in dict.fromkeys([*known, *recorded]) if name in recorded]
 
 
 def _episodes(store: EpisodeStore, name: str) -> list[EpisodeRow]:

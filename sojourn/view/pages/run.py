@@ -11,6 +11,7 @@ import numpy as np
 from markupsafe import Markup
 from starlette.requests import Request
 
+from sojourn.record.diagnosis import findings
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.metrics import Line
 from sojourn.record.run_status import RunStatus
@@ -87,7 +88,8 @@ def index(request: Request) -> Page:
     return render(
         request, "run.html", run=key, status=cache.status(path), charts=charts(lines, starts, window, show_all),
         listed=listed, skipped=skipped, count=len(lines), failed=failed, tags=tags, tasks=tasks,
-        window=window, show_all=show_all, recent_steps=RECENT_STEPS, links=_links(key, cache.status(path), played),
+        diagnosis=findings(path, lines), window=window, show_all=show_all,
+        recent_steps=RECENT_STEPS, links=_links(key, cache.status(path), played),
         problems=[*cache.status(path).missing, *cache.metrics_problems(path), *unreadable, *store.troubles],
     )  # fmt: skip
 
@@ -145,7 +147,7 @@ def charts(lines: Sequence[Line], starts: dict[str, int], window: float, show_al
         used |= set(matching)
         curves = [Curve(_curve_name(name, spec), x, smooth(_values(lines, name, spec), window)) for name in matching]
         if curves:
-            drawn.append(chart(spec.title, curves, share=spec.fraction, marks=marks))
+            drawn.append(chart(spec.title, curves, fraction=spec.fraction, marks=marks))
     for name in sorted(set(names) - used) if show_all else ():
         values = np.array([line.values.get(name, math.nan) for line in lines])
         drawn.append(chart(name, [Curve(name, x, smooth(values, window))], marks=marks))

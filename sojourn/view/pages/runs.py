@@ -16,7 +16,7 @@ def index(request: Request) -> Page:
     state = request.query_params.get("state", "")
     statuses = list(cache.statuses())
     rows = [
-        (key, run, spark([line.values.get("success", float("nan")) for line in cache.lines(run.path)], share=True))
+        (key, run, spark([line.values.get("success", float("nan")) for line in cache.lines(run.path)], fraction=True))
         for key, run in statuses
         if all(word in _search_text(key, run) for word in words) and state in ("", run.state)
     ]
