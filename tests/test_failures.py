@@ -130,7 +130,7 @@ def test_a_run_that_cannot_play_is_refused_and_leaves_nothing(tmp_path, world, t
         ("Exits", [], "SystemExit: 7"),
         ("Fails", [], "all of 2 episodes failed; the last cause: RuntimeError: gone"),
         ("Huge", [], "1e+300: return a finite number"),
-        ("OddExpert", [], "expert() gave None"),
+        ("OddExpert", [], "expert() returned None"),
         ("Sound", ["backend.max_context=8", "sampling.max_tokens=4"], "raise backend.max_context"),
         ("Sound", ["stages.warmup.losses.0.coef=1e38", "stages.warmup.optim.lr=1e30"], "not finite"),
         ("Sound", ["model.weights=nowhere"], "no run with a complete checkpoint"),
@@ -162,7 +162,7 @@ def test_a_run_that_breaks_says_so_in_the_list_of_runs(tmp_path):
     found = read_status(folder)
     assert (found.state, [evaluation.name for evaluation in found.evaluations]) == (State.FAILED, ["before"])
     listed = sojourn(tmp_path, "runs")
-    assert "expert() gave None" in listed.stdout
+    assert "expert() returned None" in listed.stdout
     assert "failed" in listed.stdout.splitlines()[1]
 
 

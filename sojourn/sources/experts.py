@@ -53,6 +53,8 @@ class Experts:
 
 @dataclass
 class LiveExperts:
+    """Plays the demonstrations of one stage, each task once."""
+
     config: Experts
     context: SourceContext
     stage: str
@@ -75,7 +77,7 @@ class LiveExperts:
         pass
 
     async def _play(self, number: int) -> Group:
-        """Returns a demonstration, played once; one that the world failed is played again when it is next asked for."""
+        """Returns a demonstration, which is played once, or again at its next use where the world failed."""
         if number in self.played:
             return self.played[number]
         task = self.context.curriculum.draw(self.first + number)
@@ -112,10 +114,10 @@ class ExpertSampler:
         message = await expert_message(self.env)
         tokens = np.asarray(self.renderer.encode_reply(message), dtype=np.int64)
         if len(tokens) > params.max_tokens:
-            said = message.text or "; ".join(map(call_text, message.calls))
+            text = message.text or "; ".join(map(call_text, message.calls))
             raise ConfigError(
-                f"the expert says {len(tokens)} tokens, {said!r}, where sampling.max_tokens and the context allow "
-                f"{params.max_tokens}: a model that learnt it would be cut off: raise sampling.max_tokens"
+                f"the expert's action has {len(tokens)} tokens, {text!r}, where sampling.max_tokens and the context "
+                f"allow {params.max_tokens}: a model that learnt it would be cut off: raise sampling.max_tokens"
             )
         return Sample(tokens, np.zeros(len(tokens), dtype=np.float32), Versions(-1, -1), Stop.END)
 
@@ -137,5 +139,5 @@ async def expert_action(env: HasExpert) -> str:
     action = env.expert()
     action = await action if isinstance(action, Awaitable) else action
     if not isinstance(action, str):
-        raise ConfigError(f"the world's expert() gave {action!r}: expected the next action as text")
+        raise ConfigError(f"the world's expert() returned {action!r}: expected the next action as text")
     return action
