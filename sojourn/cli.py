@@ -55,6 +55,7 @@ app = typer.Typer(
 COMMANDS = {
     "init": "sojourn.commands.init:init",
     "train": "sojourn.commands.train:train",
+    "sweep": "sojourn.commands.sweep:sweep",
     "eval": "sojourn.commands.evaluate:evaluate",
     "runs": "sojourn.commands.runs:runs",
     "show": "sojourn.commands.show:show",

@@ -22,7 +22,7 @@ name = "toy"
 """
 
 
-def sojourn(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def sojourn(folder: Path, *words: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "COLUMNS": "200"}
     return subprocess.run(
         [sys.executable, "-m", "sojourn", *words],
@@ -30,7 +30,7 @@ def sojourn(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=timeout,
     )
 
 
