@@ -59,7 +59,7 @@ async def test_where_none_can_be_used_the_cause_is_said(world: Odd, said: str):
 async def test_full_contexts_are_not_blamed_on_the_experts():
     parts = components(Odd())
     parts.runner.max_context = 4
-    with pytest.raises(ConfigError, match="used: 3 of them filled the context: raise backend.max_context"):
+    with pytest.raises(ConfigError, match=r"used: 3 of them filled the context: raise backend\.max_context"):
         await Experts(width=3).bind(parts, "warmup", 1).take(0)
 
 
