@@ -13,14 +13,15 @@ from typing import Any, cast
 from sojourn.abilities import Checks, HasNote, Measured, ReleasesResources, env_needs, group_size, task_data
 from sojourn.batch.weigh import weigh
 from sojourn.display import Display
-from sojourn.errors import ConfigError, RecordError
+from sojourn.errors import ConfigError
 from sojourn.protocols import Stateful, Stream
 from sojourn.record import checkpoint, metrics
 from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.episodes import vocabulary
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
-from sojourn.record.run_status import CHAT_FORMAT, SKIPPED_CHECKPOINTS
+from sojourn.record.run_status import CHAT_FORMAT
+from sojourn.record.run_weights import is_best
 from sojourn.record.summary import Summary, summarise
 from sojourn.render import pieces
 from sojourn.rewards.reward_cache import ScoredGroup
@@ -31,6 +32,7 @@ from sojourn.train.assemble import Components, assemble
 from sojourn.train.evaluate import evaluate, panel
 from sojourn.train.loop import EVERY_SLOT, StageLoop, StepResult, train
 from sojourn.train.recipe import Recipe, Stage, recorded_streams
+from sojourn.train.resumed import cut_metrics, find_resumed
 from sojourn.train.step_metrics import count_metrics, drift, policy_metrics
 from sojourn.train.weights import check_models, identities, initial_weights
 from sojourn.types import Episode, Group
@@ -141,7 +143,9 @@ class Run:
         if start < stage.steps:
             self._checkpoint(number, stage.steps)
         if start < stage.steps or not any(e["name"] == stage.name for e in self.folder.evaluations()):
-            await self._evaluate(stage.name, stage.name, stage.steps)
+            best = await self._evaluate(stage.name, stage.name, stage.steps)
+            if best:
+                checkpoint.checkpoints(self.folder.checkpoints)[-1].mark_best()
 
     def _begin_streams(self, streams: Sequence[Stream]) -> None:
         """Copies the state of the last stage's streams into equal streams of this stage, and closes the old ones."""
@@ -185,13 +189,15 @@ class Run:
             values["drift"] = await drift(self.components.trainer, result.groups, step, count)
         self.sinks.write(step, stage.name, values)
         self.display.step(step, values)
-        every = self.recipe.evaluation.every
+        best, every = False, self.recipe.evaluation.every
         if every and (step + 1) % every == 0 and step + 1 < stage.steps:
-            await self._evaluate(f"{stage.name}-{step + 1}", stage.name, step + 1)
+            best = await self._evaluate(f"{stage.name}-{step + 1}", stage.name, step + 1)
         due = self.recipe.record.checkpoint_every
-        if due and (step + 1) % due == 0 and step + 1 < stage.steps:
+        if best or (due and (step + 1) % due == 0 and step + 1 < stage.steps):
             await self._finish_write()
-            self._checkpoint(number, step + 1)
+            saved = self._checkpoint(number, step + 1)
+            if best:
+                saved.mark_best()
         self._reset_measurements()  # what recording and evaluation took is not the next step's
 
     async def _record(self, stage: Stage, step: int, result: StepResult) -> None:
@@ -254,8 +260,9 @@ class Run:
         """Returns the sampler's own metrics since they were last asked for, where it has any."""
         return self.components.sampler.metrics() if isinstance(self.components.sampler, Measured) else {}
 
-    async def _evaluate(self, name: str, stage: str, step: int) -> None:
-        """Plays the evaluation tasks. With `max_lag` above 0, rollouts of later steps use the engine meanwhile."""
+    async def _evaluate(self, name: str, stage: str, step: int) -> bool:
+        """Plays the evaluation tasks, and returns whether these weights are the best and are to be kept. With `max_lag`
+        above 0, rollouts of later steps use the engine meanwhile."""
         self.display.evaluating(name, len(panel(self.components)) * self.recipe.evaluation.samples)
         await self._finish_write()
         self.store.truncate(f"evaluation-{name}", 0)
@@ -267,6 +274,7 @@ class Run:
         summary = summarise(done.groups, done.scores)
         self.folder.add_evaluation(name, stage, step, summary)
         self.display.evaluation(name, summary)
+        return self.recipe.record.keep_best and is_best(self.folder, name)
 
     async def _start_write(self, stage: str, step: int, *parts: Sequence[Any]) -> None:
         """Begins to record groups, scores and credit, part by part, with what they show; in a thread, while the next
@@ -290,7 +298,7 @@ class Run:
             self._writing = None
             writing.result()
 
-    def _checkpoint(self, number: int, step: int) -> None:
+    def _checkpoint(self, number: int, step: int) -> Checkpoint:
         """Writes a checkpoint. At the end of a stage it has the weights without the optimiser, and earlier ones of the
         stage are deleted; the state of streams is left out after the last stage."""
         stages = self.recipe.stages
@@ -302,7 +310,7 @@ class Run:
         state = {"stage": number, "step": step, "parts": parts, "models": self.folder.models}
         write = functools.partial(self.components.trainer.save, weights_only=stage_ended)
         keep = 0 if stage_ended else self.recipe.record.keep
-        checkpoint.save(self.folder.checkpoints, earlier + step, write, state, keep=keep, mark=stage_ended)
+        return checkpoint.save(self.folder.checkpoints, earlier + step, write, state, keep=keep, mark=stage_ended)
 
 
 def _context_of(recipe: Recipe, stage: Stage) -> StageContext:
@@ -351,12 +359,12 @@ async def run_recipe(
     Stages and reward are copied first, as some have state, so that the same recipe can be run again.
     """
     recipe = replace(recipe, stages=copy.deepcopy(recipe.stages), reward=copy.deepcopy(recipe.reward))
-    found = _resumed(folder, display) if resume else None
+    found = find_resumed(folder, display.message) if resume else None
     if resume:
         check_models(recipe, folder)
     jsonl = metrics.Jsonl(folder.path / "metrics.jsonl")
     if resume:
-        _cut(recipe, jsonl, found)
+        cut_metrics(recipe, jsonl, found)
     sinks = metrics.Sinks([jsonl])
     try:
         for sink in recipe.record.sinks:
@@ -374,31 +382,3 @@ async def run_recipe(
                 return await run.run(found)
     finally:
         sinks.close()
-
-
-def _resumed(folder: RunFolder, display: Display) -> Checkpoint | None:
-    """The checkpoint to go on from; of newer ones that are damaged the terminal is told, and so is the run's record."""
-    damaged: list[str] = []
-    found = checkpoint.latest(folder.checkpoints, damaged.append)
-    for sentence in damaged:
-        display.message(sentence)
-    if damaged:
-        earlier = folder.read_json(SKIPPED_CHECKPOINTS, [])
-        kept = [sentence for sentence in earlier if sentence not in damaged] if isinstance(earlier, list) else []
-        folder.write_json(SKIPPED_CHECKPOINTS, [*kept, *damaged])
-    return found
-
-
-def _cut(recipe: Recipe, jsonl: metrics.Jsonl, found: Checkpoint | None) -> None:
-    """Drops the metrics that a killed run wrote after the checkpoint it is resumed from."""
-    position = found.state() if found is not None else {"stage": 0, "step": 0, "parts": {}}
-    match position:
-        case {"stage": int(number), "step": int(step), "parts": dict()} if 0 <= number < len(recipe.stages):
-            jsonl.truncate(step, recipe.stages[number].name)
-            for later in recipe.stages[number + 1 :]:
-                jsonl.truncate(0, later.name)
-        case _:
-            raise RecordError(
-                f"the state of {found and found.path} is of no step of the {len(recipe.stages)} stages of this run: "
-                "restore its config.toml, or delete this checkpoint to go on from an earlier one"
-            )
