@@ -13,8 +13,6 @@ class HasBases:
 
     bases: ClassVar[tuple[str, ...]] = ("base",)
 
-    base: Any
-
     def state(self) -> Mapping[str, Any]:
         return {name: component.state() for name, component in self._stateful_bases()}
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 from sojourn.config.fields import Kind, Range
-from sojourn.schedules import Constant
+from sojourn.schedules import Constant, Schedule
 
 Beta = Annotated[float, Range(0, below=1)]
 
@@ -19,4 +19,4 @@ class Optim:
     betas: tuple[Beta, Beta] = (0.9, 0.95)
     weight_decay: Annotated[float, Range(0)] = 0.0
     clip_norm: Annotated[float, Range(above=0)] = 1.0
-    schedule: Annotated[Any, Kind("schedule")] = field(default_factory=Constant)
+    schedule: Annotated[Schedule, Kind("schedule")] = field(default_factory=Constant)

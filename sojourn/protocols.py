@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     import torch
 
     from sojourn.errors import ActionError
+    from sojourn.models.spec import Critic, Model
+    from sojourn.optim import Optim
     from sojourn.timeline import Timeline
 
 
@@ -284,7 +286,7 @@ class Trainer(Stateful, Protocol):
 
     version: int
 
-    def begin(self, optim: Any, steps: int, *, reference: bool) -> None: ...
+    def begin(self, optim: Optim, steps: int, *, reference: bool) -> None: ...
     async def forward(
         self,
         batch: Batch,
@@ -374,7 +376,7 @@ class Backend(Protocol):
     `check` raises `ModelError` where a model cannot be found or the device is not there, without loading anything.
     """
 
-    def check(self, model: Any, critic: Any = None) -> None: ...
+    def check(self, model: Model, critic: Critic | None = None) -> None: ...
     def open(
-        self, model: Any, renderer: RendererConfig, seed: int, timeline: Timeline | None = None, critic: Any = None
+        self, model: Model, renderer: RendererConfig, seed: int, timeline: Timeline | None, critic: Critic | None = None
     ) -> Opened: ...

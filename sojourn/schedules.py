@@ -9,9 +9,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from sojourn.config.fields import Range
+
+
+class Schedule(Protocol):
+    """Returns the factor on `lr` at an update of a stage of `steps` updates."""
+
+    def __call__(self, step: int, steps: int) -> float: ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -129,7 +129,7 @@ def test_a_run_that_cannot_play_is_refused_and_leaves_nothing(tmp_path, world, t
         ("Exits", [], "SystemExit: 7"),
         ("Fails", [], "all of 2 episodes failed; the last cause: RuntimeError: gone"),
         ("Huge", [], "1e+300: return a finite number"),
-        ("OddExpert", [], "expert() gave None"),
+        ("OddExpert", [], "expert() returned None"),
         ("Sound", ["backend.max_context=8", "sampling.max_tokens=4"], "raise backend.max_context"),
         ("Sound", ["stages.warmup.losses.0.coef=1e38", "stages.warmup.optim.lr=1e30"], "not finite"),
         ("Sound", ["model.weights=nowhere"], "no run with a complete checkpoint"),
@@ -161,7 +161,7 @@ def test_a_run_that_breaks_says_so_in_the_list_of_runs(tmp_path):
     found = read_status(folder)
     assert (found.state, [evaluation.name for evaluation in found.evaluations]) == (State.FAILED, ["before"])
     listed = sojourn(tmp_path, "runs")
-    assert "expert() gave None" in listed.stdout
+    assert "expert() returned None" in listed.stdout
     assert "failed" in listed.stdout.splitlines()[1]
 
 
@@ -173,3 +173,45 @@ def test_an_evaluation_starts_from_the_weights_that_are_named_and_refuses_those_
 def test_a_plain_class_is_a_world_by_the_name_tools_too(tmp_path):
     done = run(tmp_path, "Sound", "check", "tools", "cls=worlds:Sound")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+PAGES = """
+from dataclasses import dataclass
+from sojourn.envs.tools import as_family
+from sojourn.types import Task
+from worlds import Sound
+
+class Page:
+    '''A play whose expert is a property that raises where the page has none.'''
+    def __init__(self, env, page): self.env, self.page = env, page
+    @property
+    def expert(self):
+        if self.page == "draw":
+            raise AttributeError("no expert")
+        return self.env.expert
+    async def start(self): return await self.env.start()
+    async def step(self, agent, action): return await self.env.step(agent, action)
+    async def close(self): await self.env.close()
+
+@dataclass(frozen=True, kw_only=True)
+class Pages:
+    def tasks(self, split):
+        return [Task("pages", {}, seed, split, (("click", "draw", "type")[seed % 3],)) for seed in range(30)]
+    def make(self, task):
+        return Page(as_family(Sound).make(task), task.tags[0])
+"""
+
+
+@pytest.mark.parametrize("dry", [["--dry"], []])
+def test_demonstrations_of_a_page_without_an_expert_are_refused_at_once_and_the_page_is_named(tmp_path, dry):
+    (tmp_path / "pages.py").write_text(PAGES)
+    done = run(tmp_path, "Sound", "train", "r.toml", *dry, "env.name=pages:Pages")
+    assert "the world 'pages' for its tasks 'draw' has no expert()" in one_sentence(done)
+    assert "evaluation before" not in done.stdout
+
+
+def test_a_run_that_cannot_draw_its_curve_is_complete(tmp_path):
+    (tmp_path / "matplotlib.py").write_text("raise ImportError('not here')")
+    done = run(tmp_path, "Sound", "train", "r.toml")
+    assert done.returncode == 0, done.stderr
+    assert "note: a curve needs matplotlib" in done.stdout

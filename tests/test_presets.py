@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from sojourn.train.group_checks import check_groups
 from sojourn.train.resolve import load
-from sojourn.train.run import check_groups
 
 FOLDER = Path(__file__).parent.parent / "recipes" / "presets"
 PRESETS = sorted(FOLDER.glob("*.toml"))

@@ -65,6 +65,7 @@ from sojourn.abilities.worlds import (
     Opens,
     blobs_of,
     capacity,
+    has_expert,
 )
 
 __all__ = [
@@ -115,6 +116,7 @@ __all__ = [
     "capacity",
     "env_needs",
     "group_size",
+    "has_expert",
     "max_lag",
     "min_group_size",
     "provided",

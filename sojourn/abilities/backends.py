@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from sojourn.protocols import Renderer, RendererConfig, Trainer
 from sojourn.types import Batch, FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from sojourn.models.spec import Critic, Model
+    from sojourn.optim import Optim
 
 
 @runtime_checkable
@@ -31,7 +35,7 @@ class Measured(Protocol):
 class Identifies(Protocol):
     """A backend that says exactly which weights it opens."""
 
-    def identities(self, model: Any, critic: Any) -> Mapping[str, str]:
+    def identities(self, model: Model, critic: Critic | None) -> Mapping[str, str]:
         """Returns the commit, version or digest of each model by its role ("policy", "critic"); empty while it is
         not here."""
         ...
@@ -45,7 +49,7 @@ class Copies(Protocol):
     holds all of them; its `publish` reaches no sampler.
     """
 
-    def copy(self, optim: Any, *, reference: bool) -> Trainer: ...
+    def copy(self, optim: Optim, *, reference: bool) -> Trainer: ...
 
 
 @runtime_checkable
@@ -78,7 +82,7 @@ class BindsRenderer(Protocol):
     """A backend that binds a renderer's config to a model's tokenizer without opening the model; it gives None where
     that is not on this machine yet."""
 
-    def bind_renderer(self, model: Any, renderer: Any) -> Renderer | None: ...
+    def bind_renderer(self, model: Model, renderer: RendererConfig) -> Renderer | None: ...
 
 
 @runtime_checkable
@@ -119,5 +123,12 @@ class ExportsModels(Protocol):
     @property
     def model_formats(self) -> Mapping[str, str]: ...
     def export_model(
-        self, model: Any, renderer: RendererConfig, seed: int, weights: Path | None, format: str, dtype: str, out: Path
+        self,
+        model: Model,
+        renderer: RendererConfig,
+        seed: int,
+        weights: Path | None,
+        format: str,
+        dtype: str,
+        out: Path,
     ) -> ExportedModel: ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard, runtime_checkable
 
 from sojourn.protocols import Env, EnvFamily, Seat
 from sojourn.types import Message, Task
@@ -32,6 +32,15 @@ class HasExpert(Protocol):
     """
 
     def expert(self) -> str | Awaitable[str]: ...
+
+
+def has_expert(env: Env) -> TypeGuard[HasExpert]:
+    """Returns whether a play has an expert. `isinstance` alone is True, from Python 3.12 on, also where `expert` is a
+    property that raises `AttributeError`, as it does on a page that has none."""
+    try:
+        return isinstance(env, HasExpert) and callable(env.expert)
+    except AttributeError:
+        return False
 
 
 @runtime_checkable

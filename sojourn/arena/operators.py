@@ -15,7 +15,7 @@ from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.protocols import AgentContext, EnvFamily
 from sojourn.rollout.limits import Limits
 from sojourn.sources.experts import expert_action
-from sojourn.sources.play_abilities import offers
+from sojourn.sources.play_abilities import lacking
 from sojourn.types import Message, Observation, Role, Tool, ToolCall
 
 
@@ -48,8 +48,8 @@ class ExpertOperator(StatelessOperator):
     """Plays the actions of the environment's scripted expert."""
 
     async def open(self, family: EnvFamily, limits: Limits) -> None:
-        if not await offers(family, "expert", limits):
-            raise ConfigError(f"--operator {self.name}: this environment has no expert(): leave this operator out")
+        if without := await lacking(family, "expert", limits):
+            raise ConfigError(f"--operator {self.name}: {without} has no expert(): leave this operator out")
 
     def seat(self, context: AgentContext, env: Any) -> TextSeat:
         return TextSeat(context.name, ExpertSpeaker(env), context.trainable)

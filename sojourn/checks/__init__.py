@@ -1,1 +1,1 @@
-"""Conformance suites: what an environment, a renderer, an estimator, a loss or a backend promises, checked."""
+"""Conformance suites: what a component of each role promises, checked on small real objects."""

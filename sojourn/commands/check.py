@@ -20,6 +20,7 @@ SUITES = {
     "env": "sojourn.checks.env:check_env",
     "agent": "sojourn.checks.agent:check_agent",
     "renderer": "sojourn.checks.renderer:check_renderer",
+    "groups": "sojourn.checks.source:check_source",
     "reward": "sojourn.checks.reward:check_reward",
     "filter": "sojourn.checks.filter:check_filter",
     "curriculum": "sojourn.checks.curriculum:check_curriculum",
@@ -94,6 +95,8 @@ def _kind_of_class(cls: Any) -> str:
         return "agent"
     if hasattr(cls, "bind") and {"tasks", "seed"} <= _takes(cls.bind):
         return "curriculum"
+    if hasattr(cls, "bind") and {"context", "stage"} <= _takes(cls.bind):
+        return "groups"
     if hasattr(cls, "bind") and "tokenizer" in _takes(cls.bind):
         return "renderer"
     if hasattr(cls, "provides") and "context" in _takes(cls.__call__):

@@ -52,9 +52,9 @@ def train(
         return
     if resume and (overrides or out):
         raise ConfigError("--resume goes on with a run exactly as it was: it takes no overrides and no --out")
-    with _run_folder(resolved, recipe if resume else None, out) as folder:
+    with run_folder(resolved, recipe if resume else None, out) as folder:
         try:
-            event_loop.run(_train(resolved, folder, resume))
+            event_loop.run(train_in(resolved, folder, resume))
         except KeyboardInterrupt:
             kept = folder.path.exists()
             advice = f"`sojourn train --resume {folder.path}` goes on from its last checkpoint"
@@ -62,7 +62,8 @@ def train(
             raise typer.Exit(130) from None
 
 
-def _run_folder(resolved: Resolved, resumed: Path | None, out: Path | None) -> RunFolder:
+def run_folder(resolved: Resolved, resumed: Path | None, out: Path | None) -> RunFolder:
+    """Creates the folder of a run that can be built, or opens that of a run to resume."""
     from sojourn.config import toml
     from sojourn.record.run import RunFolder
 
@@ -74,15 +75,16 @@ def _run_folder(resolved: Resolved, resumed: Path | None, out: Path | None) -> R
     return RunFolder.create(path, toml.dump(resolved.table), seeds={"run": recipe.seed})
 
 
-async def _train(resolved: Resolved, folder: RunFolder, resume: bool) -> None:
+async def train_in(resolved: Resolved, folder: RunFolder, resume: bool, progress: bool = True) -> None:
+    """Trains in a run folder, and draws the curve; without `progress`, it prints nothing."""
     from sojourn.display import Display
-    from sojourn.errors import RecordError, cause
+    from sojourn.errors import MissingExtraError, RecordError, cause
     from sojourn.plot import curve
     from sojourn.record.diagnosis import findings
     from sojourn.record.run_status import FAILURE
     from sojourn.train.run import run_recipe
 
-    recipe, console = resolved.recipe, CleanConsole()
+    recipe, console = resolved.recipe, CleanConsole(quiet=not progress)
     (folder.path / FAILURE).unlink(missing_ok=True)
     print_slowdowns(recipe.backend)
     console.print(f"run folder: {folder.path}", soft_wrap=True)
@@ -101,8 +103,11 @@ async def _train(resolved: Resolved, folder: RunFolder, resume: bool) -> None:
         raise
     for finding in findings(folder.path)[:1]:
         console.print(f"diagnosis: {finding}", style="yellow", soft_wrap=True, markup=False)
-    curve([folder.path], folder.path / "curve.png")
-    console.print(f"the curve is {folder.path / 'curve.png'}; all episodes are in {folder.path}", soft_wrap=True)
+    try:
+        curve([folder.path], folder.path / "curve.png")
+        console.print(f"the curve is {folder.path / 'curve.png'}; all episodes are in {folder.path}", soft_wrap=True)
+    except MissingExtraError as error:  # the run is complete, and can be drawn later
+        console.print(f"note: {error}; all episodes are in {folder.path}", soft_wrap=True)
     console.print(f"to look at it: sojourn show {folder.path}", soft_wrap=True)
 
 
@@ -157,7 +162,7 @@ def check_buildable(recipe: Recipe) -> None:
 async def _enter(recipe: Recipe) -> None:
     """Opens the world, as training would, and checks that it provides what the stages need of it."""
     from sojourn.rollout.world import open_world
-    from sojourn.train.run import check_groups
+    from sojourn.train.group_checks import check_groups
 
     async with open_world(recipe.env):
         await check_groups(recipe)

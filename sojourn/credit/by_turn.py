@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from sojourn.credit.relative import Values
-from sojourn.types import Credit, Group, Score
+from sojourn.types import Credit, FloatArray, Group, Score
 
 
 def returns_to_go(score: Score, discount: float) -> Values:
@@ -31,9 +31,9 @@ def seats_of_turns(group: Group) -> list[str]:
     return [trajectory.agent for trajectory in group.trajectories for _ in trajectory.turns]
 
 
-def concatenated(arrays: Iterable[Values]) -> Values:
+def concatenated(arrays: Iterable[Values | FloatArray]) -> Values:
     """Returns the arrays as one; no arrays give shape (0,)."""
-    return np.concatenate([np.zeros(0), *arrays])
+    return np.concatenate([np.zeros(0), *arrays], dtype=np.float64)
 
 
 def split_turns(group: Group, values: Values) -> list[Values]:

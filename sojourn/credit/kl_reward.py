@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from sojourn.config.fields import Kind
 from sojourn.credit.grpo import GRPO
 from sojourn.credit.relative import Values
 from sojourn.credit.wrapped import Wrapped
+from sojourn.protocols import Estimator
 from sojourn.types import Credit, FloatArray, Group, Score, Streams, Trajectory
 
 
@@ -23,7 +24,7 @@ class KLReward(Wrapped):
     `kl_estimator` is k1, k2 or k3 as in the loss `kl`; in a reward, k1 gives the gradient of the KL.
     """
 
-    base: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
+    base: Annotated[Estimator, Kind("estimator")] = field(default_factory=GRPO)
     coef: float = 0.01
     kl_estimator: Literal["k1", "k2", "k3"] = "k1"
 

@@ -13,6 +13,7 @@ from sojourn.config.fields import Kind, Range
 from sojourn.credit.gae import GAE
 from sojourn.credit.relative import trajectory_returns
 from sojourn.credit.wrapped import Wrapped
+from sojourn.protocols import Estimator
 from sojourn.types import Credit, Group, Score, Streams
 
 
@@ -48,7 +49,7 @@ class Normalised(Wrapped):
     turns are divided by the standard deviation, and whatever else changes the return is added at its last turn.
     """
 
-    base: Annotated[Any, Kind("estimator")] = field(default_factory=GAE)
+    base: Annotated[Estimator, Kind("estimator")] = field(default_factory=GAE)
     clip: Annotated[float, Range(above=0)] = 10.0
     epsilon: Annotated[float, Range(above=0)] = 1e-6
     _moments: Moments = field(default_factory=Moments, init=False, repr=False, compare=False)

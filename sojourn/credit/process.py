@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
 from sojourn.config.fields import Kind, Text
 from sojourn.credit.reinforce import Reinforce
 from sojourn.credit.wrapped import Wrapped
+from sojourn.protocols import Estimator
 from sojourn.types import Credit, FloatArray, Group, Score, Streams
 
 STREAM = Text(r"[a-z_]+", "the name of a stream")
@@ -28,7 +29,7 @@ class Process(Wrapped):
     stream: Annotated[str, STREAM] = "progress"
     coef: float = 1.0
     outcome_coef: float = 1.0
-    base: Annotated[Any, Kind("estimator")] = field(default_factory=Reinforce)
+    base: Annotated[Estimator, Kind("estimator")] = field(default_factory=Reinforce)
 
     @property
     def needs(self) -> frozenset[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from sojourn.config.fields import Kind, Range
 from sojourn.credit.by_turn import concatenated
 from sojourn.credit.grpo import GRPO
 from sojourn.credit.wrapped import Wrapped
+from sojourn.protocols import Estimator
 from sojourn.types import Credit, Group, Score, Streams
 
 
@@ -27,7 +28,7 @@ class Whitened(Wrapped):
     count. The standard deviation is the population's; that code takes the sample's.
     """
 
-    base: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
+    base: Annotated[Estimator, Kind("estimator")] = field(default_factory=GRPO)
     level: Literal["token", "turn"] = "token"
     shift_mean: bool = True
     clip: Annotated[float, Range(above=0)] | None = None

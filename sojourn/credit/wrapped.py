@@ -10,6 +10,7 @@ import numpy as np
 from sojourn.abilities import env_needs, min_group_size, provided
 from sojourn.composite import HasBases
 from sojourn.credit.relative import Values
+from sojourn.protocols import Estimator
 from sojourn.types import Credit, FloatArray
 
 PerTurn = Sequence[Sequence[tuple[FloatArray, ...]]]
@@ -20,6 +21,8 @@ class Wrapped(HasBases):
     passed on, and `extra_streams` are needed besides."""
 
     extra_streams = frozenset[str]()
+
+    base: Estimator
 
     @property
     def needs(self) -> frozenset[str]:

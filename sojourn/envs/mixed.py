@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from sojourn.abilities import Closes, Opens
 from sojourn.config.fields import Kind
 from sojourn.errors import ConfigError
-from sojourn.protocols import Env
+from sojourn.protocols import Env, EnvFamily
 from sojourn.tasks import Generated
 from sojourn.types import Task
 
@@ -32,7 +32,7 @@ class Mixed:
     rounds as every world has tasks for. Each world keeps its own `capacity`.
     """
 
-    worlds: Annotated[tuple[Any, ...], Kind("env")]
+    worlds: Annotated[tuple[EnvFamily, ...], Kind("env")]
     shares: tuple[int, ...] = ()
     _opened: _Opened = field(default_factory=_Opened, init=False, repr=False, compare=False)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from sojourn.abilities import Forkable, HasExpert, HasStateKey, blobs_of
+from sojourn.abilities import Forkable, HasStateKey, blobs_of, has_expert
 from sojourn.errors import ActionError, InfrastructureError
 from sojourn.protocols import Env, EnvFamily
 from sojourn.types import Message, Observation, Step, Task
@@ -47,7 +47,7 @@ class ReplayForkable:
         self.in_known_state = True  # no start or action is running, or was interrupted
         if isinstance(env, HasStateKey):
             self.state_key = env.state_key
-        if isinstance(env, HasExpert):
+        if has_expert(env):
             self.expert = env.expert
 
     @property

@@ -13,7 +13,7 @@ from sojourn.composite import HasBases
 from sojourn.config.fields import Kind, Range
 from sojourn.losses.ppo import PPO
 from sojourn.losses.ratios import mean_by
-from sojourn.protocols import PassOutput, SelectedTokens
+from sojourn.protocols import Loss, PassOutput, SelectedTokens
 from sojourn.types import Batch, FloatArray
 
 
@@ -31,7 +31,7 @@ class Importance(HasBases):
     tokens are averaged.
     """
 
-    base: Annotated[Any, Kind("loss")] = field(default_factory=PPO)
+    base: Annotated[Loss, Kind("loss")] = field(default_factory=PPO)
     level: Literal["token", "turn", "sequence"] = "token"
     combine: Literal["product", "mean"] = "product"
     mode: Literal["truncate", "mask"] = "truncate"
@@ -71,6 +71,7 @@ class Importance(HasBases):
 
     def choose(self, batch: Batch, logprobs: FloatArray) -> Mapping[str, FloatArray]:
         """Returns what the base chooses in a minibatch, where its ratio is to the proximal policy."""
+        assert isinstance(self.base, Chooses)  # as `chooses` is true
         return self.base.choose(replace(batch, logprobs=batch.streams["policy_logprobs"]), logprobs)
 
     def __call__(self, out: PassOutput, batch: SelectedTokens) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
 from sojourn.composite import HasBases
 from sojourn.config.fields import Kind, Range
+from sojourn.protocols import Reward
 from sojourn.rewards.native import Native
 from sojourn.types import Group, Score, Trajectory
 
@@ -22,7 +23,7 @@ class Overlong(HasBases):
     `max_tokens` is the paper's L_max and `buffer_tokens` its L_cache.
     """
 
-    base: Annotated[Any, Kind("reward")] = field(default_factory=Native)
+    base: Annotated[Reward, Kind("reward")] = field(default_factory=Native)
     max_tokens: Annotated[int, Range(1)] = 256
     buffer_tokens: Annotated[int, Range(1)] = 64
     penalty: Annotated[float, Range(0)] = 1.0

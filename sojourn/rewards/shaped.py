@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
 from sojourn.composite import HasBases
 from sojourn.config.fields import NONBLANK, Kind, Range
+from sojourn.protocols import Reward
 from sojourn.rewards.native import Native
 from sojourn.types import Group, Score, Trajectory
 
@@ -24,7 +25,7 @@ class Shaped(HasBases):
     whole trajectory and discount 1 shaping has no use: it is for estimators that use the rewards of turns.
     """
 
-    base: Annotated[Any, Kind("reward")] = field(default_factory=Native)
+    base: Annotated[Reward, Kind("reward")] = field(default_factory=Native)
     info_key: Annotated[str, NONBLANK] = "progress"
     scale: float = 1.0
     start: float = 0.0

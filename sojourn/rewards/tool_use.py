@@ -7,12 +7,13 @@ import json
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
 from sojourn.composite import HasBases
 from sojourn.config.fields import NONBLANK, Kind, Range
+from sojourn.protocols import Reward
 from sojourn.rewards.native import Native
 from sojourn.types import Group, Message, Score, Trajectory, Turn
 
@@ -37,7 +38,7 @@ class ToolUse(HasBases):
     in worlds where repeating a call does something new.
     """
 
-    base: Annotated[Any, Kind("reward")] = field(default_factory=Native)
+    base: Annotated[Reward, Kind("reward")] = field(default_factory=Native)
     coef: Annotated[float, Range(0)] = 0.5
     info_key: Annotated[str, NONBLANK] = "tool_score"
     penalty: float = -1.0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from sojourn.composite import HasBases
 from sojourn.config.fields import NONBLANK, Kind
+from sojourn.protocols import Reward
 from sojourn.rewards.native import Native
 from sojourn.types import Group, Score, Trajectory
 
@@ -30,8 +31,8 @@ class Verified(HasBases):
     reward is exactly 0 or 1.
     """
 
-    base: Annotated[Any, Kind("reward")] = field(default_factory=Native)
-    turns: Annotated[Any, Kind("reward")] = field(default_factory=_malformed_turns)
+    base: Annotated[Reward, Kind("reward")] = field(default_factory=Native)
+    turns: Annotated[Reward, Kind("reward")] = field(default_factory=_malformed_turns)
     threshold: float = 0.0
     info_key: Annotated[str, NONBLANK] = "verified"
 

@@ -9,14 +9,14 @@ from typing import Annotated
 
 import numpy as np
 
-from sojourn.abilities import HasExpert, HasNativeActions
+from sojourn.abilities import HasExpert, HasNativeActions, has_expert
 from sojourn.call_text import call_text
 from sojourn.config.fields import Range
 from sojourn.errors import ConfigError, failure_and_place
 from sojourn.protocols import Env, Renderer
 from sojourn.rollout.runner import SamplerFor
 from sojourn.sources.context import SourceContext, StageContext, require_imitation
-from sojourn.sources.play_abilities import offers
+from sojourn.sources.play_abilities import lacking
 from sojourn.types import FloatArray, Group, Message, Prompt, Role, Sample, SamplingParams, Stop, Versions
 
 
@@ -40,10 +40,10 @@ class Experts:
         return min(self.distinct_tasks, self.width * steps)
 
     async def check(self, stage: StageContext) -> None:
-        if not await offers(stage.env, "expert", stage.limits, stage.split):
+        if without := await lacking(stage.env, "expert", stage.limits, stage.split):
             raise ConfigError(
-                f"stage '{stage.name}' clones demonstrations, but the world has no expert(): define it, or drop "
-                "the stage"
+                f"stage '{stage.name}' clones demonstrations, but {without} has no expert(): define it, choose tasks "
+                "that have one, or drop the stage"
             )
         require_imitation(stage, "a demonstration")
 
@@ -53,6 +53,8 @@ class Experts:
 
 @dataclass
 class LiveExperts:
+    """Plays the demonstrations of one stage, each task once."""
+
     config: Experts
     context: SourceContext
     stage: str
@@ -75,7 +77,7 @@ class LiveExperts:
         pass
 
     async def _play(self, number: int) -> Group:
-        """Returns a demonstration, played once; one that the world failed is played again when it is next asked for."""
+        """Returns a demonstration, which is played once, or again at its next use where the world failed."""
         if number in self.played:
             return self.played[number]
         task = self.context.curriculum.draw(self.first + number)
@@ -107,15 +109,15 @@ class ExpertSampler:
     renderer: Renderer
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
-        if not isinstance(self.env, HasExpert):
+        if not has_expert(self.env):
             raise ConfigError("the world has no expert(): demonstrations need one")
         message = await expert_message(self.env)
         tokens = np.asarray(self.renderer.encode_reply(message), dtype=np.int64)
         if len(tokens) > params.max_tokens:
-            said = message.text or "; ".join(map(call_text, message.calls))
+            text = message.text or "; ".join(map(call_text, message.calls))
             raise ConfigError(
-                f"the expert says {len(tokens)} tokens, {said!r}, where sampling.max_tokens and the context allow "
-                f"{params.max_tokens}: a model that learnt it would be cut off: raise sampling.max_tokens"
+                f"the expert's action has {len(tokens)} tokens, {text!r}, where sampling.max_tokens and the context "
+                f"allow {params.max_tokens}: a model that learnt it would be cut off: raise sampling.max_tokens"
             )
         return Sample(tokens, np.zeros(len(tokens), dtype=np.float32), Versions(-1, -1), Stop.END)
 
@@ -137,5 +139,5 @@ async def expert_action(env: HasExpert) -> str:
     action = env.expert()
     action = await action if isinstance(action, Awaitable) else action
     if not isinstance(action, str):
-        raise ConfigError(f"the world's expert() gave {action!r}: expected the next action as text")
+        raise ConfigError(f"the world's expert() returned {action!r}: expected the next action as text")
     return action

@@ -10,29 +10,26 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from sojourn.abilities import Checks, HasNote, Measured, ReleasesResources, env_needs, group_size, task_data
+from sojourn.abilities import HasNote, Measured, ReleasesResources, group_size
 from sojourn.batch.weigh import weigh
 from sojourn.display import Display
-from sojourn.errors import ConfigError
+from sojourn.errors import RecordError
 from sojourn.protocols import Stateful, Stream
 from sojourn.record import checkpoint, metrics
 from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.episodes import vocabulary
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
-from sojourn.record.run_status import CHAT_FORMAT
+from sojourn.record.run_status import CHAT_FORMAT, SKIPPED_CHECKPOINTS
 from sojourn.record.run_weights import is_best
 from sojourn.record.summary import Summary, summarise
 from sojourn.render import pieces
 from sojourn.rewards.reward_cache import ScoredGroup
-from sojourn.rollout.world import worlds_of
-from sojourn.sources.context import StageContext
-from sojourn.sources.play_abilities import offers
 from sojourn.train.assemble import Components, assemble
 from sojourn.train.evaluate import evaluate, panel
+from sojourn.train.group_checks import check_groups
 from sojourn.train.loop import EVERY_SLOT, StageLoop, StepResult, train
 from sojourn.train.recipe import Recipe, Stage, recorded_streams
-from sojourn.train.resumed import cut_metrics, find_resumed
 from sojourn.train.step_metrics import count_metrics, drift, policy_metrics
 from sojourn.train.weights import check_models, identities, initial_weights
 from sojourn.types import Episode, Group
@@ -53,7 +50,7 @@ class Run:
     recorded: set[str] = field(default_factory=set)  # ids of the stage's episodes that the store holds, if not live
     blobs: dict[str, bytes] = field(default_factory=dict)  # images, by digest, not yet written to the run folder
     failed: dict[str, Episode] = field(default_factory=dict[str, Episode])  # by id, those not yet recorded
-    _streams: dict[str, Any] = field(default_factory=dict)  # of the stage that began last, by what they provide
+    _streams: dict[str, Stream] = field(default_factory=dict)  # of the stage that began last, by what they provide
     _errors_before: int = 0  # failed episodes before the present step
     _now: tuple[str, int] = (BEFORE, 0)  # the stage and step under which a failure is recorded
     _source: Any = None
@@ -158,7 +155,7 @@ class Run:
                 stream.close()
 
     def _stateful(self, stage: Stage) -> dict[str, Stateful]:
-        """Returns all stateful parts, by the names under which a checkpoint stores them."""
+        """Returns all stateful components, by the names under which a checkpoint stores them."""
         components = self.components
         parts = {
             "trainer": components.trainer,
@@ -225,7 +222,7 @@ class Run:
             await self._start_write(*self._now, [[one.group for one in scored], [one.scores for one in scored]])
 
     def _unused_demonstrations(self) -> Sequence[ScoredGroup]:
-        """Returns what was scored in a step that ended with an error, unless later steps of the policy are among it."""
+        """Returns the groups that were scored in a step that ended with an error, unless the policy played them."""
         live = self._source is None or any(s.groups.live for s in self.recipe.stages if s.name == self._now[0])
         return () if live else self.components.rewards.pop_before(EVERY_SLOT)
 
@@ -277,22 +274,22 @@ class Run:
         return self.recipe.record.keep_best and is_best(self.folder, name)
 
     async def _start_write(self, stage: str, step: int, *parts: Sequence[Any]) -> None:
-        """Begins to record groups, scores and credit, part by part, with what they show; in a thread, while the next
-        step is played. One step is written at a time."""
+        """Begins to write groups, scores and credit, part by part, and their images, in a thread, while the next step
+        is played. One step is written at a time."""
         await self._finish_write()
-        shown, self.blobs = self.blobs, {}
+        images, self.blobs = self.blobs, {}
         for episode in (episode for groups, *_ in parts for group in groups for episode in group.episodes):
             self.failed.pop(episode.id, None)
 
         def write() -> None:
-            self.folder.blobs.keep(shown)  # before the episodes that name them
+            self.folder.blobs.keep(images)  # before the episodes that name them
             for part in parts:
                 self.store.append(stage, step, *part)
 
         self._writing = asyncio.get_running_loop().run_in_executor(None, write)
 
     async def _finish_write(self) -> None:
-        """Waits until all that is recorded is on the disk; raises what kept it from there."""
+        """Waits until all records are on the disk; raises the error that prevented it."""
         if (writing := self._writing) is not None:
             await asyncio.wait({writing})  # if this is cancelled, the write goes on, and `_stage` waits for it
             self._writing = None
@@ -313,44 +310,6 @@ class Run:
         return checkpoint.save(self.folder.checkpoints, earlier + step, write, state, keep=keep, mark=stage_ended)
 
 
-def _context_of(recipe: Recipe, stage: Stage) -> StageContext:
-    return StageContext(
-        name=stage.name,
-        env=recipe.env,
-        split=recipe.curriculum.split,
-        limits=recipe.rollout.limits,
-        params=recipe.sampling.params(),
-        estimator=stage.estimator,
-        losses=stage.losses,
-    )
-
-
-async def check_groups(recipe: Recipe) -> None:
-    """Refuses a recipe whose world, open by now, or whose settings cannot give the groups of a stage."""
-    for stage in recipe.stages:
-        if isinstance(stage.groups, Checks):
-            await stage.groups.check(_context_of(recipe, stage))
-        for wanted in sorted(env_needs(stage.estimator)):
-            if not await offers(recipe.env, wanted, recipe.rollout.limits, recipe.curriculum.split):
-                raise ConfigError(
-                    f"stage '{stage.name}': {type(stage.estimator).__name__} needs plays that offer {wanted}(), which "
-                    "this world's do not: give the world one, or choose another estimator"
-                )
-        for stream in stage.streams:
-            _check_task_data(recipe, stage.name, stream)
-
-
-def _check_task_data(recipe: Recipe, stage: str, stream: Any) -> None:
-    """Checks the first task of each environment; others are assumed to have the same keys."""
-    for task in [world.tasks(recipe.curriculum.split)[0] for world in worlds_of(recipe.env)]:
-        for key in sorted(task_data(stream) - set(task.data)):
-            raise ConfigError(
-                f"stage '{stage}': {type(stream).__name__} reads '{key}' in the data of each task, but those of "
-                f"{task.env} have {', '.join(sorted(task.data)) or 'none'}: say which key holds it, or choose another "
-                "world"
-            )
-
-
 async def run_recipe(
     recipe: Recipe, folder: RunFolder, display: Display, *, resume: bool = False
 ) -> dict[str, Summary]:
@@ -359,12 +318,12 @@ async def run_recipe(
     Stages and reward are copied first, as some have state, so that the same recipe can be run again.
     """
     recipe = replace(recipe, stages=copy.deepcopy(recipe.stages), reward=copy.deepcopy(recipe.reward))
-    found = find_resumed(folder, display.message) if resume else None
+    found = _checkpoint_to_resume(folder, display) if resume else None
     if resume:
         check_models(recipe, folder)
     jsonl = metrics.Jsonl(folder.path / "metrics.jsonl")
     if resume:
-        cut_metrics(recipe, jsonl, found)
+        _truncate_metrics(recipe, jsonl, found)
     sinks = metrics.Sinks([jsonl])
     try:
         for sink in recipe.record.sinks:
@@ -373,8 +332,8 @@ async def run_recipe(
             folder.write_json("models.json", identities(recipe))
             if isinstance(components.renderer, HasNote):
                 folder.write_json(CHAT_FORMAT, components.renderer.note)
-            if (words := pieces.of(components.renderer)) is not None:
-                vocabulary.write(folder.path, words)
+            if (known := pieces.of(components.renderer)) is not None:
+                vocabulary.write(folder.path, known)
             with EpisodeStore(folder.path, write=True) as store:
                 run = Run(recipe, folder, display, components, store, sinks)
                 components.runner.on_episode = run.see
@@ -382,3 +341,31 @@ async def run_recipe(
                 return await run.run(found)
     finally:
         sinks.close()
+
+
+def _checkpoint_to_resume(folder: RunFolder, display: Display) -> Checkpoint | None:
+    """Returns the checkpoint to resume from; newer ones that are damaged are reported in the terminal and recorded."""
+    damaged: list[str] = []
+    found = checkpoint.latest(folder.checkpoints, damaged.append)
+    for sentence in damaged:
+        display.message(sentence)
+    if damaged:
+        earlier = folder.read_json(SKIPPED_CHECKPOINTS, [])
+        kept = [sentence for sentence in earlier if sentence not in damaged] if isinstance(earlier, list) else []
+        folder.write_json(SKIPPED_CHECKPOINTS, [*kept, *damaged])
+    return found
+
+
+def _truncate_metrics(recipe: Recipe, jsonl: metrics.Jsonl, found: Checkpoint | None) -> None:
+    """Removes the metrics that a killed run wrote after the checkpoint that it is resumed from."""
+    position = found.state() if found is not None else {"stage": 0, "step": 0, "parts": {}}
+    match position:
+        case {"stage": int(number), "step": int(step), "parts": dict()} if 0 <= number < len(recipe.stages):
+            jsonl.truncate(step, recipe.stages[number].name)
+            for later in recipe.stages[number + 1 :]:
+                jsonl.truncate(0, later.name)
+        case _:
+            raise RecordError(
+                f"the state of {found and found.path} belongs to no step of the {len(recipe.stages)} stages of this "
+                "run: restore its config.toml, or delete this checkpoint to go on from an earlier one"
+            )

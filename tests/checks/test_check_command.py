@@ -68,6 +68,17 @@ class Empty:
         return {}[message.text]
 
 @dataclass(frozen=True)
+class Endless:
+    live = True
+    width = 0
+
+    def tasks(self, steps):
+        return 0
+
+    def bind(self, context, stage, steps, first=0):
+        return self
+
+@dataclass(frozen=True)
 class Won:
     async def __call__(self, group):
         return [t.success for t in group.trajectories]
@@ -98,6 +109,7 @@ def test_a_renderer_is_checked_with_the_tokenizer_of_a_model(tmp_path):
         ("Mute", "Mute has no act()"),
         ("Half", "0 lists for 6 groups"),
         ("Empty", "KeyError: 'go north' (parts.py:"),
+        ("Endless", "expected how many groups a step has"),
         ("Won", "bool: expected a Score"),
         ("Second", "expected numbers from 0 to 0"),
         ("Last", "Last has no draw()"),
@@ -117,7 +129,7 @@ def test_the_kind_of_a_class_follows_from_what_it_takes(tmp_path, name, sentence
         (["reinforce"], "add --kind estimator or --kind loss"),
         (["grop", "--kind", "estimator"], "unknown estimator 'grop'"),
         (["grpo", "--kind", "loss"], "unknown loss 'grpo'"),
-        (["grpo", "--kind", "schedule"], "use one of env, agent, renderer, reward, filter, "),
+        (["grpo", "--kind", "schedule"], "use one of env, agent, renderer, groups, reward, "),
         (["grpo", "scale_by_sdt=false"], "did you mean 'scale_by_std'?"),
         (["grpo", "--episodes", "3"], "only a world is played"),
         (["grpo", "--model", "tiny"], "only a renderer has a tokenizer"),

@@ -13,8 +13,8 @@ from sojourn.commands.train import check_buildable
 from sojourn.config import toml
 from sojourn.errors import ConfigError
 from sojourn.tasks import Generated
+from sojourn.train.group_checks import check_groups
 from sojourn.train.resolve import resolve
-from sojourn.train.run import check_groups
 from sojourn.types import Task
 
 RECIPE = f"""

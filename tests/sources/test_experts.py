@@ -62,7 +62,9 @@ async def test_a_demonstration_that_failed_is_left_out_even_when_all_are_wanted(
 
 
 async def test_a_world_without_an_expert_is_refused():
-    with pytest.raises(ConfigError, match=r"stage 'warmup' clones demonstrations, but the world has no expert\(\)"):
+    with pytest.raises(
+        ConfigError, match=r"stage 'warmup' clones demonstrations, but the world 'odd' has no expert\(\)"
+    ):
         await Experts(width=2).check(stage_of(components(Odd(mute=True)), "warmup"))
     with pytest.raises(BaseExceptionGroup) as caught:
         await Experts(width=2).bind(components(Odd(mute=True)), "warmup", 1).take(0)
@@ -74,7 +76,7 @@ async def test_a_demonstration_that_the_model_could_not_say_is_refused():
     object.__setattr__(made.recipe.sampling, "max_tokens", 1)
     with pytest.raises(BaseExceptionGroup) as caught:
         await Experts(width=2).bind(made, "warmup", 1).take(0)
-    assert caught.group_contains(ConfigError, match=r"the expert says \d+ tokens, 'yes'.* allow 1:")
+    assert caught.group_contains(ConfigError, match=r"the expert's action has \d+ tokens, 'yes'.* allow 1:")
 
 
 @dataclass(frozen=True, kw_only=True)

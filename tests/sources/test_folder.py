@@ -19,8 +19,9 @@ from sojourn.record.episodes import vocabulary
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.sources.folder import Folder
+from sojourn.train.group_checks import check_groups
 from sojourn.train.resolve import resolve
-from sojourn.train.run import check_groups, run_recipe
+from sojourn.train.run import run_recipe
 from sojourn.types import Group, Score
 
 HEAD = """

@@ -27,8 +27,9 @@ from sojourn.record.export import export
 from sojourn.record.export.selection import Selection
 from sojourn.record.run import RunFolder
 from sojourn.sources.imported import Imported
+from sojourn.train.group_checks import check_groups
 from sojourn.train.resolve import Resolved, resolve
-from sojourn.train.run import check_groups, run_recipe
+from sojourn.train.run import run_recipe
 from sojourn.types import Group, Message, Role, Versions
 
 HEAD = """

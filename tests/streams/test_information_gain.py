@@ -17,8 +17,8 @@ from sojourn.errors import ConfigError
 from sojourn.streams.information_gain import InformationGain
 from sojourn.streams.trainer_passes import TrainerPasses
 from sojourn.tasks import Generated
+from sojourn.train.group_checks import check_groups
 from sojourn.train.resolve import resolve
-from sojourn.train.run import check_groups
 from sojourn.types import Ending, Episode, Group, Message, Role, Task, Trajectory, Turn
 
 MODEL = loading.load("tiny:layers=2,hidden=64").model

@@ -19,7 +19,7 @@ from sojourn.errors import MissingExtraError
 from sojourn.record import metrics
 from sojourn.record.run import RunFolder
 from sojourn.rollout.limits import Limits
-from sojourn.sources.play_abilities import offers
+from sojourn.sources.play_abilities import lacking
 from sojourn.train.resolve import resolve
 from sojourn.train.run import run_recipe
 
@@ -83,7 +83,7 @@ async def _has_expert(family) -> bool:
     if hasattr(family, "open"):
         await family.open()
     try:
-        return await offers(family, "expert", Limits())
+        return not await lacking(family, "expert", Limits())
     finally:
         if hasattr(family, "close"):
             await family.close()

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import is_dataclass, replace
 from typing import Protocol, runtime_checkable
 
-from sojourn.abilities import Closes, HasExpert, Opens
+from sojourn.abilities import Closes, Opens, has_expert
 from sojourn.checks.env.hostile import hostile
 from sojourn.checks.env.play import (
     Case,
@@ -100,7 +100,7 @@ async def expert(case: Case) -> str:
     judged."""
     for task in case.tasks:
         async with closing(Play(case.family.make(task))) as play:
-            if not isinstance(play.env, HasExpert):
+            if not has_expert(play.env):
                 raise NotOfferedError("no expert()")
             await play.start()
             while not play.done:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
-from sojourn.abilities import Closes, Forkable, HasExpert, Opens
+from sojourn.abilities import Closes, Forkable, Opens, has_expert
 from sojourn.checks.env.play import Play, ask_expert, choose
 from sojourn.envs.replay_fork import make_forkable
 from sojourn.protocols import EnvFamily
@@ -113,7 +113,7 @@ async def measure(family: EnvFamily, *, plays: int = 16, seed: int = 0, seconds:
 async def _play_expert(family: Any, tasks: Sequence[Task], clock: _Clock, deadline: float) -> list[Play]:
     probe = family.make(tasks[0])
     await probe.close()
-    if not isinstance(probe, HasExpert):
+    if not has_expert(probe):
         return []
     return await _play_all(family, tasks, clock, lambda play: ask_expert(play.env), deadline)
 

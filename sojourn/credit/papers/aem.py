@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from sojourn.credit.by_turn import concatenated
 from sojourn.credit.grpo import GRPO
 from sojourn.credit.relative import Values
 from sojourn.credit.wrapped import Wrapped, scale_turns, turn_means
+from sojourn.protocols import Estimator
 from sojourn.types import Credit, Group, Score, Streams
 
 
@@ -27,7 +28,7 @@ class AEM(Wrapped):
     the paper, which gives this rule, both defaults included, without the numbers of its equations.
     """
 
-    base: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
+    base: Annotated[Estimator, Kind("estimator")] = field(default_factory=GRPO)
     sharpness: Annotated[float, Range(0)] = 1.0
     min_entropy_range: Annotated[float, Range(0)] = 0.1
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
 from sojourn.config.fields import Kind, Range
 from sojourn.credit.grpo import GRPO
 from sojourn.credit.wrapped import Wrapped
+from sojourn.protocols import Estimator
 from sojourn.types import Credit, FloatArray, Group, Score, Streams
 
 
@@ -24,7 +25,7 @@ class AEPO(Wrapped):
     the authors' code, and over the whole step. The paper's clipping is the loss `aepo`.
     """
 
-    base: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
+    base: Annotated[Estimator, Kind("estimator")] = field(default_factory=GRPO)
     entropy_coef: Annotated[float, Range(0)] = 0.2
 
     extra_streams = frozenset({"entropy"})

@@ -12,6 +12,7 @@ from sojourn.config.fields import Kind
 from sojourn.credit.grpo import GRPO
 from sojourn.credit.relative import Values
 from sojourn.credit.wrapped import Wrapped
+from sojourn.protocols import Estimator
 from sojourn.types import Credit, Ending, Group, Score, Streams
 
 
@@ -36,7 +37,7 @@ class Difficulty(Wrapped):
     lengths. In the authors' code the weight is a number of the data (`rate`), which multiplies the loss.
     """
 
-    base: Annotated[Any, Kind("estimator")] = field(default_factory=_dr_grpo)
+    base: Annotated[Estimator, Kind("estimator")] = field(default_factory=_dr_grpo)
     task_key: str = ""
     _extremes: list[float] = field(default_factory=list, init=False, repr=False, compare=False)  # least and greatest
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from sojourn.credit.by_turn import concatenated
 from sojourn.credit.grpo import GRPO
 from sojourn.credit.relative import Values
 from sojourn.credit.wrapped import Wrapped, scale_turns, turn_means
+from sojourn.protocols import Estimator
 from sojourn.types import Credit, Group, Score, Streams
 
 
@@ -28,7 +29,7 @@ class EMPG(Wrapped):
     bonus. There is no bonus for a last turn.
     """
 
-    base: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
+    base: Annotated[Estimator, Kind("estimator")] = field(default_factory=GRPO)
     sharpness: Annotated[float, Range(0)] = 1.0
     sharpness_next: Annotated[float, Range(0)] = 1.0
     clarity_coef: float = 0.05

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from sojourn.credit.by_turn import seats_of_turns, split_turns
 from sojourn.credit.grpo import GRPO
 from sojourn.credit.relative import Values, centred, per_label, standardised
 from sojourn.credit.wrapped import Wrapped, scale_turns
+from sojourn.protocols import Estimator
 from sojourn.types import Credit, FloatArray, Group, Score, Streams
 
 
@@ -28,7 +29,7 @@ class OPRL(Wrapped):
     their implicit rewards are for other prompts.
     """
 
-    base: Annotated[Any, Kind("estimator")] = field(default_factory=GRPO)
+    base: Annotated[Estimator, Kind("estimator")] = field(default_factory=GRPO)
     step_advantage: Literal["standardised", "leave_one_out"] = "standardised"
     step_weight: float = 1.0
     epsilon: Annotated[float, Range(0)] = 1e-6

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
 from sojourn.config.fields import Kind, Range
 from sojourn.credit.turn_gae import TurnGAE
 from sojourn.credit.wrapped import Wrapped
+from sojourn.protocols import Estimator
 from sojourn.types import Credit, Group, Score, Streams
 
 
@@ -27,7 +28,7 @@ class Positive(Wrapped):
     but the population's; it is at least `min_std`, since a smaller one would blow up advantages that are nearly equal.
     """
 
-    base: Annotated[Any, Kind("estimator")] = field(default_factory=_return_minus_value)
+    base: Annotated[Estimator, Kind("estimator")] = field(default_factory=_return_minus_value)
     min_std: Annotated[float, Range(above=0)] = 0.1
 
     def __call__(
