@@ -71,8 +71,10 @@ def run_folder(resolved: Resolved, resumed: Path | None, out: Path | None) -> Ru
     if resumed is not None:
         return RunFolder.open(resumed)
     check_buildable(recipe)
-    path = out or RunFolder.next(recipe.name, recipe.record.folder)
-    return RunFolder.create(path, toml.dump(resolved.table), seeds={"run": recipe.seed})
+    config, seeds = toml.dump(resolved.table), {"run": recipe.seed}
+    if out is not None:
+        return RunFolder.create(out, config, seeds=seeds)
+    return RunFolder.create_next(recipe.name, recipe.record.folder, config, seeds=seeds)
 
 
 async def train_in(resolved: Resolved, folder: RunFolder, resume: bool, progress: bool = True) -> None:

@@ -107,6 +107,18 @@ class RunFolder:
         return cls(path, lock)
 
     @classmethod
+    def create_next(cls, name: str, parent: str | Path, config: str, *, seeds: Mapping[str, int]) -> RunFolder:
+        """Creates and locks the first unused folder that `next` names; one that another process takes meanwhile is
+        left to it."""
+        while True:
+            path = cls.next(name, parent)
+            try:
+                return cls.create(path, config, seeds=seeds)
+            except RecordError:
+                if not path.exists():
+                    raise
+
+    @classmethod
     def open(cls, path: str | Path) -> RunFolder:
         """Opens an existing folder to continue the run; raises RecordError if its config was edited meanwhile."""
         folder = cls.read(path)

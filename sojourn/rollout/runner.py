@@ -114,7 +114,7 @@ class Runner:
                     failed = error
                 episode = played.episode(f"{label}-{task.id}", task, time.monotonic() - began, failed)
                 if isinstance(failed, WorldError) or episode.error is None or attempt == self.config.retries:
-                    self._count(episode)
+                    self.count(episode)
                     if isinstance(failed, WorldError):
                         raise failed
                     return episode
@@ -171,7 +171,7 @@ class Runner:
             name=name, renderer=self.renderer, sampler=sampler, params=seeded, max_context=self.max_context
         )
 
-    def _count(self, episode: Episode) -> None:
+    def count(self, episode: Episode) -> None:
         self._recent.append(failure := episode.error or episode.close_error)
         self.errors += failure is not None
         self.on_episode(episode)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sojourn.abilities import Forgets
 from sojourn.errors import InfrastructureError, failure_and_place
-from sojourn.rewards.reward_cache import score_group
+from sojourn.rewards.reward_cache import judged, score_group
 from sojourn.sources.experts import expert_sampler
 from sojourn.tasks.listed import listed
 from sojourn.types import Group, Score, Task
@@ -45,8 +46,11 @@ async def evaluate(components: Components, label: str, expert: bool = False) -> 
     if isinstance(components.sampler, Forgets):
         await components.sampler.forget()  # so that training continues as it would after a restart
     require_plays(groups)
-    scores = await asyncio.gather(*(score_group(components.rewards.reward, group) for group in groups))
-    return EvaluationPlays(list(groups), list(scores))
+    reward = functools.partial(score_group, components.rewards.reward)
+    scored = await asyncio.gather(*(judged(reward, group) for group in groups))
+    groups = [group for group, _ in scored]
+    require_plays(groups)
+    return EvaluationPlays(groups, [scores for _, scores in scored])
 
 
 def require_plays(groups: Sequence[Group]) -> None:
