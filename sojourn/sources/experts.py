@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -19,7 +19,7 @@ from sojourn.rollout.runner import SamplerFor
 from sojourn.sources.agent_trial import require_demonstrable
 from sojourn.sources.context import SourceContext, StageContext, require_imitation
 from sojourn.sources.play_abilities import lacking
-from sojourn.types import FloatArray, Group, Message, Prompt, Role, Sample, SamplingParams, Stop, Versions
+from sojourn.types import Ending, FloatArray, Group, Message, Prompt, Role, Sample, SamplingParams, Stop, Versions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class LiveExperts:
         if not kept:
             await self.context.rewards([g for g in groups if g.trajectories])  # what is scored is recorded
             failed = [e for g in groups for e in g.episodes if e.error]
-            cause = failure_and_place(failed[0].error, failed[0].traceback) if failed else "the experts did not succeed"
+            cause = failure_and_place(failed[0].error, failed[0].traceback) if failed else _without_success(groups)
             raise ConfigError(f"none of {len(groups)} demonstrations can be used: {cause}")
         return kept
 
@@ -103,6 +103,14 @@ class LiveExperts:
         """Returns whether a demonstration can be imitated; the group of one that the world failed is empty."""
         seats = group.trajectories
         return bool(seats) and (not self.config.success_only or all(seat.success for seat in seats))
+
+
+def _without_success(groups: Sequence[Group]) -> str:
+    """Says why demonstrations of experts that did not fail cannot be used: a full context is no fault of the expert."""
+    full = sum(any(t.ending is Ending.TOKENS for t in group.trajectories) for group in groups)
+    if full:
+        return f"{full} of them filled the context: raise backend.max_context, or shorten what the world shows"
+    return "the experts did not succeed"
 
 
 def expert_sampler(renderer: Renderer, agent: Agent | None = None) -> SamplerFor:

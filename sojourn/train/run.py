@@ -21,6 +21,7 @@ from sojourn.record.episodes import vocabulary
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.record.run_status import CHAT_FORMAT, SKIPPED_CHECKPOINTS
+from sojourn.record.run_weights import is_best
 from sojourn.record.summary import Summary, summarise
 from sojourn.render import pieces
 from sojourn.rewards.reward_cache import ScoredGroup
@@ -139,7 +140,9 @@ class Run:
         if start < stage.steps:
             self._checkpoint(number, stage.steps)
         if start < stage.steps or not any(e["name"] == stage.name for e in self.folder.evaluations()):
-            await self._evaluate(stage.name, stage.name, stage.steps)
+            best = await self._evaluate(stage.name, stage.name, stage.steps)
+            if best:
+                checkpoint.checkpoints(self.folder.checkpoints)[-1].mark_best()
 
     def _begin_streams(self, streams: Sequence[Stream]) -> None:
         """Copies the state of the last stage's streams into equal streams of this stage, and closes the old ones."""
@@ -183,13 +186,15 @@ class Run:
             values["drift"] = await drift(self.components.trainer, result.groups, step, count)
         self.sinks.write(step, stage.name, values)
         self.display.step(step, values)
-        every = self.recipe.evaluation.every
+        best, every = False, self.recipe.evaluation.every
         if every and (step + 1) % every == 0 and step + 1 < stage.steps:
-            await self._evaluate(f"{stage.name}-{step + 1}", stage.name, step + 1)
+            best = await self._evaluate(f"{stage.name}-{step + 1}", stage.name, step + 1)
         due = self.recipe.record.checkpoint_every
-        if due and (step + 1) % due == 0 and step + 1 < stage.steps:
+        if best or (due and (step + 1) % due == 0 and step + 1 < stage.steps):
             await self._finish_write()
-            self._checkpoint(number, step + 1)
+            saved = self._checkpoint(number, step + 1)
+            if best:
+                saved.mark_best()
         self._reset_measurements()  # what recording and evaluation took is not the next step's
 
     async def _record(self, stage: Stage, step: int, result: StepResult) -> None:
@@ -252,8 +257,9 @@ class Run:
         """Returns the sampler's own metrics since they were last asked for, where it has any."""
         return self.components.sampler.metrics() if isinstance(self.components.sampler, Measured) else {}
 
-    async def _evaluate(self, name: str, stage: str, step: int) -> None:
-        """Plays the evaluation tasks. With `max_lag` above 0, rollouts of later steps use the engine meanwhile."""
+    async def _evaluate(self, name: str, stage: str, step: int) -> bool:
+        """Plays the evaluation tasks, and returns whether these weights are the best and are to be kept. With `max_lag`
+        above 0, rollouts of later steps use the engine meanwhile."""
         self.display.evaluating(name, len(panel(self.components)) * self.recipe.evaluation.samples)
         await self._finish_write()
         self.store.truncate(f"evaluation-{name}", 0)
@@ -265,6 +271,7 @@ class Run:
         summary = summarise(done.groups, done.scores)
         self.folder.add_evaluation(name, stage, step, summary)
         self.display.evaluation(name, summary)
+        return self.recipe.record.keep_best and is_best(self.folder, name)
 
     async def _start_write(self, stage: str, step: int, *parts: Sequence[Any]) -> None:
         """Begins to write groups, scores and credit, part by part, and their images, in a thread, while the next step
@@ -288,7 +295,7 @@ class Run:
             self._writing = None
             writing.result()
 
-    def _checkpoint(self, number: int, step: int) -> None:
+    def _checkpoint(self, number: int, step: int) -> Checkpoint:
         """Writes a checkpoint. At the end of a stage it has the weights without the optimiser, and earlier ones of the
         stage are deleted; the state of streams is left out after the last stage."""
         stages = self.recipe.stages
@@ -300,7 +307,7 @@ class Run:
         state = {"stage": number, "step": step, "parts": parts, "models": self.folder.models}
         write = functools.partial(self.components.trainer.save, weights_only=stage_ended)
         keep = 0 if stage_ended else self.recipe.record.keep
-        checkpoint.save(self.folder.checkpoints, earlier + step, write, state, keep=keep, mark=stage_ended)
+        return checkpoint.save(self.folder.checkpoints, earlier + step, write, state, keep=keep, mark=stage_ended)
 
 
 async def run_recipe(
