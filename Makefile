@@ -4,13 +4,14 @@
 # make pins   write the hashes of what the requirements files pin anew, after a version in them was changed
 # make docs   build the documentation's site into build/site, with its links checked
 # make reference   write the pages that are made of the code: configuration, command line, methods
+# make wheel   build both distributions, install them into clean environments and train, with each Python that is here
 # make adapters   build other ecosystems' environments in .venvs/, and run the tests of the adapters against them
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 TORCH := torch==2.13.0
 
-.PHONY: demo test lint docs reference setup browser worlds adapters dry pins clean
+.PHONY: demo test lint docs reference wheel setup browser worlds adapters dry pins clean
 
 demo: setup browser
 	$(BIN)/sojourn train recipes/miniwob/train.toml
@@ -31,6 +32,12 @@ docs: .venvs/docs/ready
 
 reference: setup worlds
 	$(BIN)/python docs/reference.py
+
+PYTHONS := python3.11 python3.12 python3.13
+wheel:
+	@set -e; tried=0; for python in $(PYTHONS); do \
+		if $$python -c '' 2>/dev/null; then .ci/wheel $$python; tried=1; else echo "$$python is not here: not tried"; fi; done; \
+		[ $$tried = 1 ] || .ci/wheel $(PYTHON)
 
 .venvs/docs/ready: requirements-docs.txt
 	$(PYTHON) -m venv .venvs/docs

@@ -49,6 +49,11 @@ class InfrastructureError(SojournError):
     """The world or a server broke, not the agent: the episode is retried and never trained on."""
 
 
+class RewardError(InfrastructureError):
+    """A server that a reward asks, such as that of a judge, gave no answer: the episodes that it was to judge are not
+    trained on."""
+
+
 class WorldError(InfrastructureError):
     """The world answers what no run can use, such as a reward that is no number: its code is to be mended, and no
     retry would help, so the run stops."""

@@ -10,6 +10,7 @@ from types import ModuleType
 import doc_blocks
 import pytest
 
+import sojourn
 from sojourn.config.components import COMPONENTS
 
 ROOT = Path(__file__).parent.parent
@@ -91,3 +92,9 @@ def test_the_page_of_columns_has_every_column_of_parquet():
     ]
     columns = schema().names
     assert listed[: len(columns)] == [*columns], "list them in their order"
+
+
+def test_the_citation_and_the_changelog_are_of_this_version():
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"version: {sojourn.__version__}\n" in citation.replace("cff-version: 1.2.0\n", "")
+    assert f"\n## {sojourn.__version__}" in (ROOT / "CHANGELOG.md").read_text()

@@ -1,6 +1,7 @@
 """What breaks while a run goes on stops it with one sentence, and is never recorded as a success."""
 
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -129,7 +130,7 @@ def test_a_run_that_cannot_play_is_refused_and_leaves_nothing(tmp_path, world, t
         ("Exits", [], "SystemExit: 7"),
         ("Fails", [], "all of 2 episodes failed; the last cause: RuntimeError: gone"),
         ("Huge", [], "1e+300: return a finite number"),
-        ("OddExpert", [], "expert() gave None"),
+        ("OddExpert", [], "expert() returned None"),
         ("Sound", ["backend.max_context=8", "sampling.max_tokens=4"], "raise backend.max_context"),
         ("Sound", ["stages.warmup.losses.0.coef=1e38", "stages.warmup.optim.lr=1e30"], "not finite"),
         ("Sound", ["model.weights=nowhere"], "no run with a complete checkpoint"),
@@ -161,7 +162,7 @@ def test_a_run_that_breaks_says_so_in_the_list_of_runs(tmp_path):
     found = read_status(folder)
     assert (found.state, [evaluation.name for evaluation in found.evaluations]) == (State.FAILED, ["before"])
     listed = sojourn(tmp_path, "runs")
-    assert "expert() gave None" in listed.stdout
+    assert "expert() returned None" in listed.stdout
     assert "failed" in listed.stdout.splitlines()[1]
 
 
@@ -215,3 +216,45 @@ def test_a_run_that_cannot_draw_its_curve_is_complete(tmp_path):
     done = run(tmp_path, "Sound", "train", "r.toml")
     assert done.returncode == 0, done.stderr
     assert "note: a curve needs matplotlib" in done.stdout
+
+
+JUDGES = """
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class Down:
+    async def __call__(self, group):
+        raise ConnectionError("no route to the judge")
+
+DOWN = []
+
+@dataclass(frozen=True)
+class Comes(Down):
+    '''A judge whose server fails for the first task of training.'''
+    async def __call__(self, group):
+        from sojourn.rewards.native import Native
+        key = (group.task.id, [e.id for e in group.episodes])
+        if group.trajectories and group.episodes[0].id.startswith("rl/"):
+            DOWN.append(key)
+        return await (super().__call__(group) if DOWN[:1] == [key] else Native()(group))
+"""
+
+
+def test_a_judge_that_is_down_stops_the_run_with_its_name_and_one_that_fails_once_is_counted(tmp_path):
+    (tmp_path / "judges.py").write_text(JUDGES)
+    told = one_sentence(run(tmp_path, "Sound", "train", "r.toml", "reward.name=judges:Down"))
+    assert "the reward judges:Down gave no answer for task" in told
+    assert "ConnectionError: no route to the judge" in told
+    done = run(tmp_path, "Sound", "train", "r.toml", "reward.name=judges:Comes")
+    assert done.returncode == 0, done.stderr
+    assert "rl 1/2" in done.stdout
+    assert "errors 2" in done.stdout
+
+
+def test_two_runs_that_begin_at_once_get_folders_of_their_own(tmp_path):
+    (tmp_path / "worlds.py").write_text(WORLDS)
+    (tmp_path / "r.toml").write_text(RECIPE.format(world="Sound"))
+    with ThreadPoolExecutor(2) as pool:
+        done = list(pool.map(lambda _: sojourn(tmp_path, "train", "r.toml"), range(2)))
+    assert [one.returncode for one in done] == [0, 0], [one.stderr for one in done]
+    assert len(list(tmp_path.glob("runs/*"))) == 2

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from sojourn.errors import ConfigError
 from sojourn.train.group_checks import check_groups
 from sojourn.train.resolve import load
 
@@ -50,3 +51,12 @@ def test_a_preset_resolves_and_can_be_stood_on(path, tmp_path):
         recipe.stages[0].losses,
         recipe.stages[0].aggregate,
     )
+
+
+def test_a_preset_is_found_by_its_name_wherever_the_recipe_is(tmp_path):
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('extends = "preset:dapo"\nname = "mine"\n')
+    assert load(recipe, ()).recipe.stages == load(FOLDER / "dapo.toml", ()).recipe.stages
+    recipe.write_text('extends = "preset:dappo"\n')
+    with pytest.raises(ConfigError, match="no such preset: did you mean 'dapo'"):
+        load(recipe, ())

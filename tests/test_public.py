@@ -20,13 +20,17 @@ REGENERATE = "python tests/test_public.py > tests/public.txt"
 
 def public() -> list[str]:
     import sojourn
-    from sojourn import abilities, protocols, types
+    from sojourn import abilities, api, protocols, types
     from sojourn.config.components import COMPONENTS
 
     lines = [f"sojourn.{name} is {getattr(sojourn, name).__module__}.{name}" for name in sojourn.__all__]
     for module in (types, protocols, abilities):
         for cls in own_classes(module):
             lines += members(cls, f"{module.__name__.removeprefix('sojourn.')}.{cls.__name__}")
+    for name in ("evaluate", "load", "open", "train"):
+        lines += [f"sojourn.{line}" for line in method(name, getattr(api, name))]
+    for cls in (api.Policy, api.Run):
+        lines += members(cls, f"sojourn.{cls.__name__}")
     for kind, names in COMPONENTS.items():
         for name in names:
             lines += component(kind, name)

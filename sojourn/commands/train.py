@@ -52,9 +52,9 @@ def train(
         return
     if resume and (overrides or out):
         raise ConfigError("--resume goes on with a run exactly as it was: it takes no overrides and no --out")
-    with _run_folder(resolved, recipe if resume else None, out) as folder:
+    with run_folder(resolved, recipe if resume else None, out) as folder:
         try:
-            event_loop.run(_train(resolved, folder, resume))
+            event_loop.run(train_in(resolved, folder, resume))
         except KeyboardInterrupt:
             kept = folder.path.exists()
             advice = f"`sojourn train --resume {folder.path}` goes on from its last checkpoint"
@@ -62,7 +62,8 @@ def train(
             raise typer.Exit(130) from None
 
 
-def _run_folder(resolved: Resolved, resumed: Path | None, out: Path | None) -> RunFolder:
+def run_folder(resolved: Resolved, resumed: Path | None, out: Path | None) -> RunFolder:
+    """Creates the folder of a run that can be built, or opens that of a run to resume."""
     from sojourn.config import toml
     from sojourn.record.run import RunFolder
 
@@ -70,11 +71,14 @@ def _run_folder(resolved: Resolved, resumed: Path | None, out: Path | None) -> R
     if resumed is not None:
         return RunFolder.open(resumed)
     check_buildable(recipe)
-    path = out or RunFolder.next(recipe.name, recipe.record.folder)
-    return RunFolder.create(path, toml.dump(resolved.table), seeds={"run": recipe.seed})
+    config, seeds = toml.dump(resolved.table), {"run": recipe.seed}
+    if out is not None:
+        return RunFolder.create(out, config, seeds=seeds)
+    return RunFolder.create_next(recipe.name, recipe.record.folder, config, seeds=seeds)
 
 
-async def _train(resolved: Resolved, folder: RunFolder, resume: bool) -> None:
+async def train_in(resolved: Resolved, folder: RunFolder, resume: bool, progress: bool = True) -> None:
+    """Trains in a run folder, and draws the curve; without `progress`, it prints nothing."""
     from sojourn.display import Display
     from sojourn.errors import MissingExtraError, RecordError, cause
     from sojourn.plot import curve
@@ -82,7 +86,7 @@ async def _train(resolved: Resolved, folder: RunFolder, resume: bool) -> None:
     from sojourn.record.run_status import FAILURE
     from sojourn.train.run import run_recipe
 
-    recipe, console = resolved.recipe, CleanConsole()
+    recipe, console = resolved.recipe, CleanConsole(quiet=not progress)
     (folder.path / FAILURE).unlink(missing_ok=True)
     print_slowdowns(recipe.backend)
     console.print(f"run folder: {folder.path}", soft_wrap=True)

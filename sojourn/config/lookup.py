@@ -14,6 +14,7 @@ from typing import Any
 
 from sojourn.config import plugins
 from sojourn.config.components import COMPONENTS
+from sojourn.config.passed import PREFIX, passed
 from sojourn.errors import ConfigError, MissingExtraError, SojournError, describe_error, raised_at
 
 MORE_FROM = {"env": "sojourn-worlds"}  # the distribution that more components of a kind come from
@@ -43,7 +44,10 @@ def names(kind: str) -> list[str]:
 
 
 def find(kind: str, name: str) -> Any:
-    """Returns the class behind a registered name, or behind the "module:Class" of the user's own."""
+    """Returns the class behind a registered name, or behind the "module:Class" of the user's own, or an object that was
+    passed."""
+    if name.startswith(PREFIX):
+        return passed(kind, name)
     what, target = f"{kind} '{name}'", COMPONENTS[kind].get(name, name if ":" in name else "")
     if not target:
         plugin = _plugin(kind, name)

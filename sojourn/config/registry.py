@@ -18,6 +18,7 @@ from sojourn.config.components import MEMBERS, PLAIN_CLASS
 from sojourn.config.fields import Kind, Range, Text, type_in_words
 from sojourn.config.lookup import find, import_object, names, nearest, registered_name, user_code
 from sojourn.config.old_keys import ANY, new_key
+from sojourn.config.passed import PREFIX
 from sojourn.errors import ConfigError
 from sojourn.secrets import masked_value
 
@@ -47,6 +48,8 @@ def build(kind: str, table: Mapping[str, Any], where: str = "") -> Built:
         fields = {key: value for key, value in table.items() if key != "name"}
         if kind == "env" and is_plain(cls):
             built = _family_of_plain_class(cls, fields, where)
+        elif name.startswith(PREFIX) and not isinstance(cls, type):
+            built = Built(cls, fields)  # an object, whole as it is
         else:
             built = construct(cls, fields, where, kind, name)
         _check_members(kind, built.value)

@@ -21,6 +21,7 @@ from sojourn.files import read_text
 from sojourn.secrets import MASK, looks_secret, masked_table, masked_value
 
 PARENT = "extends"  # the key that names the file, or the run folder, which a file is laid over
+PRESET, PRESETS = "preset:", Path(__file__).parent.parent / "presets"  # published methods, which come with Sojourn
 OVERRIDE = "command line"  # the origin of the values that were given there
 COMMAND_LINE = math.inf  # the precedence of its values: above that of any file
 VERSIONS = "versions.json"  # a config.toml with this file beside it was recorded by a run
@@ -272,12 +273,21 @@ def _with_ancestors(path: Path) -> list[_File]:
         seen.add(here.resolve())
         parent = content.pop(PARENT, None)
         files.append(_File(here, content))
-        here = None if parent is None else here.parent / _parent(parent, here)
+        here = None if parent is None else _parent(parent, here)
     return files[::-1]
 
 
-def _parent(value: Any, path: Path) -> str:
-    return convert(Annotated[str, Text(PATH, "the path of a recipe")], value, f"{path}: {PARENT}").value
+def _parent(value: Any, path: Path) -> Path:
+    """Returns the file that a parent names: a path from the file's own folder, or "preset:name"."""
+    where = f"{path}: {PARENT}"
+    given = convert(Annotated[str, Text(PATH, "the path of a recipe, or 'preset:' and its name")], value, where).value
+    if not given.startswith(PRESET):
+        return path.parent / given
+    preset = PRESETS / f"{(name := given.removeprefix(PRESET))}.toml"
+    known = sorted(file.stem for file in PRESETS.glob("*.toml"))
+    if name not in known:
+        raise ConfigError(f"{where} = {shown(given)}: there is no such preset: {nearest(name, known)}")
+    return preset
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import sojourn
 from sojourn import env_catalog
 from sojourn.abilities import ExportedModel
 from sojourn.errors import MissingExtraError, RecordError
@@ -18,6 +17,7 @@ from sojourn.record.run_weights import Weights
 from sojourn.record.summary import Summary
 from sojourn.rollout.world import worlds_of
 from sojourn.train.recipe import Recipe
+from sojourn.version import VERSION
 
 CURVE, CARD = "curve.png", "README.md"
 LIBRARIES = {"lora": "peft", "gguf": "llama.cpp"}
@@ -64,7 +64,7 @@ def _origin(run: RunFolder, weights: Weights, made: ExportedModel) -> str:
     step = f"after {weights.checkpoint.step} steps of training" if weights.checkpoint else "before any training"
     return (
         f"A language model ({made.architecture}, {made.parameters:,} parameters) trained as an agent with Sojourn "
-        f"{run.versions.get('sojourn', sojourn.__version__)}: the weights '{weights.name}' of the run "
+        f"{run.versions.get('sojourn', VERSION)}: the weights '{weights.name}' of the run "
         f"`{run.path.resolve().name}`, {step}. The base model is {made.base}."
     )
 

@@ -22,7 +22,6 @@ from typing import Any
 
 import tomli_w
 
-import sojourn
 from sojourn.config import plugins
 from sojourn.config.old_keys import upgraded
 from sojourn.config.toml import MAX_CHARACTERS, parsed
@@ -34,6 +33,7 @@ from sojourn.record.blobs import Blobs
 from sojourn.record.source import revision, source_of
 from sojourn.record.summary import Summary
 from sojourn.secrets import masked, masked_table
+from sojourn.version import VERSION
 
 PACKAGES = (
     "numpy",
@@ -53,7 +53,7 @@ def versions() -> dict[str, str]:
     """Returns what a run's results depend on beside its config: the versions of Sojourn, Python and the installed
     packages, the machine, and the time."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    known = {"sojourn": sojourn.__version__, **revision(), "python": platform.python_version()}
+    known = {"sojourn": VERSION, **revision(), "python": platform.python_version()}
     known |= {"machine": platform.platform(), "began": now, **plugins.distributions()}
     known |= {f"source of {folder.name}": source_of(folder) for folder in plugins.folders() if folder.is_dir()}
     for package in PACKAGES:
@@ -105,6 +105,18 @@ class RunFolder:
                 raise RecordError(f"{path} cannot be created: {error}; choose another folder") from error
             raise
         return cls(path, lock)
+
+    @classmethod
+    def create_next(cls, name: str, parent: str | Path, config: str, *, seeds: Mapping[str, int]) -> RunFolder:
+        """Creates and locks the first unused folder that `next` names; one that another process takes meanwhile is
+        left to it."""
+        while True:
+            path = cls.next(name, parent)
+            try:
+                return cls.create(path, config, seeds=seeds)
+            except RecordError:
+                if not path.exists():
+                    raise
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:

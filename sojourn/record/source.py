@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-import sojourn
+from sojourn.version import PACKAGE
 
 SUFFIXES = frozenset({".py", ".c", ".json", ".js", ".css", ".html"})
 
@@ -19,7 +19,7 @@ def revision() -> dict[str, str]:
 
     The commit ends in "+changed" if files differ from it.
     """
-    package = Path(sojourn.__file__).parent
+    package = PACKAGE
     identity = {"source": source_of(package)}
     commit = _git(package, "rev-parse", "HEAD")
     tracked = _git(package, "ls-files", "--error-unmatch", "__init__.py")

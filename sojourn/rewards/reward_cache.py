@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from sojourn.errors import ConfigError
+from sojourn.errors import ConfigError, InfrastructureError, RewardError, cause, leaf, recorded
 from sojourn.protocols import Reward
 from sojourn.types import Group, Score
+
+MAX_ATTEMPTS = 3
+FIRST_WAIT_S = 0.5  # before the second attempt; it doubles from one attempt to the next
+HTTP_CLIENTS = frozenset({"httpx", "httpcore", "requests", "urllib3", "aiohttp", "openai", "anthropic"})
 
 
 class ScoredGroup(NamedTuple):
@@ -55,12 +59,48 @@ class RewardCache:
         return [scored for _, scored in sorted(popped.values(), key=lambda known: (known[1].group.slot, known[0]))]
 
 
+async def judged(score: Callable[[Group], Awaitable[list[Score]]], group: Group) -> tuple[Group, list[Score]]:
+    """Returns a group and its scores. Where its reward gave no answer, its episodes have that as their error, as those
+    of a world that failed do, and there are no scores."""
+    try:
+        return group, await score(group)
+    except RewardError as error:
+        failed = [e if e.error is not None else replace(e, error=recorded(error)) for e in group.episodes]
+        return replace(group, episodes=tuple(failed)), []
+
+
+async def _asked(reward: Reward, group: Group) -> list[Score]:
+    """Returns what the reward answers; after a failure of the network it is asked again, up to `MAX_ATTEMPTS` times in
+    all. Raises `RewardError` where it does not answer."""
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        try:
+            return await reward(group)
+        except Exception as error:
+            if not _is_of_network(error):
+                raise
+            if attempt == MAX_ATTEMPTS:
+                raise RewardError(
+                    f"the reward {type(reward).__module__}:{type(reward).__qualname__} gave no answer for task "
+                    f"{group.task.id} in {MAX_ATTEMPTS} attempts: {cause(error)}"
+                ) from error
+        await asyncio.sleep(FIRST_WAIT_S * 2 ** (attempt - 1))
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _is_of_network(error: BaseException) -> bool:
+    """Returns whether an error is of a server or the way to it, and not of the reward's own code."""
+    first = leaf(error)
+    packages = {kind.__module__.partition(".")[0] for kind in type(first).__mro__}
+    return isinstance(first, InfrastructureError | ConnectionError | TimeoutError) or bool(packages & HTTP_CLIENTS)
+
+
 async def score_group(reward: Reward, group: Group) -> list[Score]:
     """Returns a reward's scores of a group.
 
-    Raises `ConfigError` unless there is one score for each trajectory, with a finite number for each turn.
+    Raises `ConfigError` unless there is one score for each trajectory, with a finite number for each turn, and
+    `RewardError` where a server that the reward asks does not answer.
     """
-    scores = await reward(group)
+    scores = await _asked(reward, group) if group.trajectories else []
     if len(scores) != len(group.trajectories):
         raise ConfigError(
             f"the reward gave {len(scores)} scores for {len(group.trajectories)} trajectories of slot "

@@ -1,11 +1,11 @@
 """Decides whether an action or the infrastructure is the cause, when an environment fails while it performs the action.
 
-A failure of the infrastructure is tried again and never trained on. An agent that could cause one would escape bad
-rewards, so the cause is looked for: the same actions are taken again in a new episode of the task. Where that fails at
-the same action, the action is the cause, and the episode ends there with the worst reward. Where it fails earlier or
-not at all, the failure stays the infrastructure's. So it does where as many episodes of this world were ended in this
-way as ended normally, since a service that is down fails again, too. This is for worlds that cannot know the cause; one
-that knows that an action broke it says so itself.
+A failure of the infrastructure is tried again and never trained on. An agent that could cause such failures would
+escape bad rewards. So the same actions are performed again in a new episode of the task. Where that fails at the same
+action, the action is the cause, and the episode ends there with the worst reward. Where it fails earlier or not at all,
+the failure counts as one of the infrastructure. So it does where as many episodes of this world ended in this way as
+ended normally, since a service that is down fails again, too. A world that can tell that an action broke it reports
+this itself; the replay is for worlds that cannot.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sojourn.rollout.limits import Limits, call_env, cancelled
 from sojourn.timeline import Timeline
 from sojourn.types import Message
 
-LOWEST = -1.0  # the reward of an episode that its agent broke, where the world does not say
+LOWEST = -1.0  # the reward of an episode that its agent broke, where the world does not define one
 
 
 class Action(NamedTuple):
@@ -48,24 +48,24 @@ class Blame:
     failure: BaseException | None = None  # that the last action is to blame for
 
     async def is_cause(
-        self, env: Env, taken: Sequence[Action], last: Action, limits: Limits, timeline: Timeline
+        self, env: Env, performed: Sequence[Action], last: Action, limits: Limits, timeline: Timeline
     ) -> bool:
         """Returns whether the last action broke the environment, which is closed and replayed to find out."""
         if self.counts.broken >= self.counts.completed:
             return False
         self.closed = True
         await close(env, limits, timeline)
-        repeats = await self._repeats(taken, last, limits, timeline)
+        repeats = await self._repeats(performed, last, limits, timeline)
         self.counts.broken += repeats
         return repeats
 
-    async def _repeats(self, taken: Sequence[Action], last: Action, limits: Limits, timeline: Timeline) -> bool:
+    async def _repeats(self, performed: Sequence[Action], last: Action, limits: Limits, timeline: Timeline) -> bool:
         failed_at_last = False
         try:
             replay = self.make()
             try:
                 await call_env(replay.start, limits, timeline)
-                for action in taken:
+                for action in performed:
                     await call_env(replay.step, limits, timeline, *action)
                 failed_at_last = True
                 await call_env(replay.step, limits, timeline, *last)

@@ -25,16 +25,16 @@ class Limits:
     stall_s: Annotated[float, Range(above=0)] = 60.0
 
 
-async def call_env(call: Callable[..., Awaitable[T]], limits: Limits, timeline: Timeline, *given: Any) -> T:
+async def call_env(call: Callable[..., Awaitable[T]], limits: Limits, timeline: Timeline, *arguments: Any) -> T:
     """Awaits one call of an environment, which may take at most `limits.stall_s`."""
     limit = asyncio.timeout(limits.stall_s)
     try:
         with time_limit(getattr(call, "__qualname__", "the world"), limits.stall_s):
             async with limit:
                 with timeline.during("env"):
-                    return await call(*given)
+                    return await call(*arguments)
     except TimeoutError:
-        if not limit.expired():  # the world's own
+        if not limit.expired():  # raised by the world itself
             raise
         raise InfrastructureError(
             f"the world did not answer within {limits.stall_s:g} s (rollout.limits.stall_s)"
@@ -42,6 +42,6 @@ async def call_env(call: Callable[..., Awaitable[T]], limits: Limits, timeline: 
 
 
 def cancelled() -> bool:
-    """Returns whether it is this task that is cancelled, and not something that the world waited for."""
+    """Returns whether this task itself is cancelled, rather than something that the world waited for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -16,7 +16,7 @@ from sojourn.rollout.limits import Limits, call_env, cancelled
 from sojourn.timeline import Timeline
 from sojourn.types import Ending, Message, Step, Trajectory
 
-MOVE, LOST = "move", "lost"
+MOVE, LOST = "move", "lost"  # numbers in the info of a turn: its place in the episode, and that its action broke it
 
 
 async def play(
@@ -33,34 +33,34 @@ async def play(
     turn is its number in the episode. With `blame`, an episode that an action broke ends with the worst reward.
     """
     actions = _Actions(env, limits, timeline, blame)
-    began, world = time.monotonic(), world or type(env).__name__
-    shown = observation = checked_observation(await call_env(env.start, limits, timeline), seats, world)
+    started, world = time.monotonic(), world or type(env).__name__
+    seen = observation = checked_observation(await call_env(env.start, limits, timeline), seats, world)
     ending = Ending.TURNS
     for number in range(limits.turns):
-        order = {MOVE: float(number)} if len(seats) > 1 else {}
-        if limits.seconds and time.monotonic() - began > limits.seconds:
+        move = {MOVE: float(number)} if len(seats) > 1 else {}
+        if limits.seconds and time.monotonic() - started > limits.seconds:
             ending = Ending.TIME
             break
         seat = seats[observation.agent]
         try:
-            message = await seat.act(shown, _state(env))
-            answer = await actions.step(observation.agent, message)
+            message = await seat.act(seen, _state(env))
+            result = await actions.step(observation.agent, message)
         except BudgetError:
             ending = Ending.TOKENS
             break
         except ActionError as error:
-            seat.add_reward(0.0, {"malformed": 1.0, **order})
+            seat.add_reward(0.0, {"malformed": 1.0, **move})
             if seat.ends_when_malformed:
                 ending = Ending.MALFORMED
                 break
-            shown = seat.refuse(error, observation)
+            seen = seat.refuse(error, observation)
             continue
-        step = checked_step(answer, seats, world)
-        _add_rewards(seats, observation.agent, step, order)
+        step = checked_step(result, seats, world)
+        _add_rewards(seats, observation.agent, step, move)
         if step.done or step.observation is None:
             ending = Ending.DONE
             break
-        shown = observation = step.observation
+        seen = observation = step.observation
     actions.end()
     return tuple(seat.finish(ending) for seat in seats.values())
 
@@ -73,7 +73,7 @@ class _Actions:
     limits: Limits
     timeline: Timeline
     blame: Blame | None
-    taken: list[Action] = field(default_factory=list[Action])
+    performed: list[Action] = field(default_factory=list[Action])
     broke: bool = False
 
     async def step(self, agent: str, message: Message) -> Step:
@@ -86,11 +86,11 @@ class _Actions:
             blame = self.blame
             if isinstance(error, asyncio.CancelledError) and cancelled():
                 raise
-            if blame is None or not await blame.is_cause(self.env, self.taken, action, self.limits, self.timeline):
+            if blame is None or not await blame.is_cause(self.env, self.performed, action, self.limits, self.timeline):
                 raise
             self.broke, blame.failure = True, error
             return Step(None, {agent: blame.lowest}, done=True, success=False, info={LOST: 1.0})
-        self.taken.append(action)
+        self.performed.append(action)
         return step
 
     def end(self) -> None:
@@ -102,8 +102,8 @@ def _state(env: Env) -> str | None:
     return env.state_key() if isinstance(env, HasStateKey) else None
 
 
-def _add_rewards(seats: Mapping[str, Seat], actor: str, step: Step, order: Mapping[str, float]) -> None:
-    info = {**step.info, **order}
+def _add_rewards(seats: Mapping[str, Seat], actor: str, step: Step, move: Mapping[str, float]) -> None:
+    info = {**step.info, **move}
     if step.success is not None:
         info["success"] = float(step.success)
     seats[actor].add_reward(0.0, info)

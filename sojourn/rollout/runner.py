@@ -35,7 +35,7 @@ def seed_of(*parts: object) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """Says how episodes are run: how many at once, with which budgets, and what happens when an environment fails.
+    """Configures how episodes are played: how many at once, with which budgets, and what happens when a world fails.
 
     A failed episode is tried again up to `retries` times. One that its agent broke did not fail, but is lost (see
     `rollout/blame.py`). The run stops when more than three, and more than `max_error_rate`, of the last 100 episodes
@@ -84,7 +84,7 @@ class Runner:
     ) -> Group:
         """Plays a task `size` times; each play is seeded by the run's seed, `label`, the task and its number.
 
-        `sampler_for` says what samples the actions of each play, where that is not the engine. Without `blame`, an
+        `sampler_for` returns the sampler of each play, where that is not the engine. Without `blame`, an
         action that breaks the world is a failure of the world.
         """
         check_task(task)
@@ -114,7 +114,7 @@ class Runner:
                     failed = error
                 episode = played.episode(f"{label}-{task.id}", task, time.monotonic() - began, failed)
                 if isinstance(failed, WorldError) or episode.error is None or attempt == self.config.retries:
-                    self._count(episode)
+                    self.count(episode)
                     if isinstance(failed, WorldError):
                         raise failed
                     return episode
@@ -165,13 +165,13 @@ class Runner:
             await call_env(env.close, self.config.limits, self.timeline)
 
     def _agent_context(self, name: str, sampler: Sampler, params: SamplingParams) -> AgentContext:
-        """Returns what a seat is given. Each samples with a seed of its own, so that seats do not sample alike."""
-        own = params if name == "agent" else replace(params, seed=seed_of(params.seed, name))
+        """Returns the context of a seat. Each has a sampling seed of its own, so that seats do not sample alike."""
+        seeded = params if name == "agent" else replace(params, seed=seed_of(params.seed, name))
         return AgentContext(
-            name=name, renderer=self.renderer, sampler=sampler, params=own, max_context=self.max_context
+            name=name, renderer=self.renderer, sampler=sampler, params=seeded, max_context=self.max_context
         )
 
-    def _count(self, episode: Episode) -> None:
+    def count(self, episode: Episode) -> None:
         self._recent.append(failure := episode.error or episode.close_error)
         self.errors += failure is not None
         self.on_episode(episode)

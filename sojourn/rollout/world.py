@@ -18,20 +18,20 @@ from sojourn.types import Task
 async def open_world(family: EnvFamily, limits: Limits | None = None) -> AsyncGenerator[None, None]:
     """Opens the resources that the plays of a family share, and closes them whatever happens."""
     ready, done = asyncio.Event(), asyncio.Event()
-    holding = asyncio.create_task(contained(_hold(family, ready, done, limits or Limits())))
+    holder = asyncio.create_task(contained(_hold(family, ready, done, limits or Limits())))
     waiting = asyncio.create_task(ready.wait())
     try:
-        await asyncio.wait({holding, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({holder, waiting}, return_when=asyncio.FIRST_COMPLETED)
         if ready.is_set():
             yield
     except asyncio.CancelledError:
         if not ready.is_set():
-            holding.cancel()
+            holder.cancel()
         raise
     finally:
         waiting.cancel()
         done.set()
-        await holding
+        await holder
 
 
 async def _hold(family: EnvFamily, ready: asyncio.Event, done: asyncio.Event, limits: Limits) -> None:
@@ -52,7 +52,7 @@ def world_of(family: EnvFamily, task: Task) -> EnvFamily:
 
 
 def worlds_of(family: EnvFamily) -> tuple[EnvFamily, ...]:
-    """Returns the families that a family is made of; mostly itself."""
+    """Returns the families that a family is made of: itself, unless it combines several."""
     return family.worlds if isinstance(family, HasWorlds) else (family,)
 
 

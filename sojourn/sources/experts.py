@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -17,7 +17,7 @@ from sojourn.protocols import Env, Renderer
 from sojourn.rollout.runner import SamplerFor
 from sojourn.sources.context import SourceContext, StageContext, require_imitation
 from sojourn.sources.play_abilities import lacking
-from sojourn.types import FloatArray, Group, Message, Prompt, Role, Sample, SamplingParams, Stop, Versions
+from sojourn.types import Ending, FloatArray, Group, Message, Prompt, Role, Sample, SamplingParams, Stop, Versions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +53,8 @@ class Experts:
 
 @dataclass
 class LiveExperts:
+    """Plays the demonstrations of one stage, each task once."""
+
     config: Experts
     context: SourceContext
     stage: str
@@ -67,7 +69,7 @@ class LiveExperts:
         if not kept:
             await self.context.rewards([g for g in groups if g.trajectories])  # what is scored is recorded
             failed = [e for g in groups for e in g.episodes if e.error]
-            cause = failure_and_place(failed[0].error, failed[0].traceback) if failed else "the experts did not succeed"
+            cause = failure_and_place(failed[0].error, failed[0].traceback) if failed else _without_success(groups)
             raise ConfigError(f"none of {len(groups)} demonstrations can be used: {cause}")
         return kept
 
@@ -75,7 +77,7 @@ class LiveExperts:
         pass
 
     async def _play(self, number: int) -> Group:
-        """Returns a demonstration, played once; one that the world failed is played again when it is next asked for."""
+        """Returns a demonstration, which is played once, or again at its next use where the world failed."""
         if number in self.played:
             return self.played[number]
         task = self.context.curriculum.draw(self.first + number)
@@ -92,6 +94,14 @@ class LiveExperts:
         """Returns whether a demonstration can be imitated; the group of one that the world failed is empty."""
         seats = group.trajectories
         return bool(seats) and (not self.config.success_only or all(seat.success for seat in seats))
+
+
+def _without_success(groups: Sequence[Group]) -> str:
+    """Says why demonstrations of experts that did not fail cannot be used: a full context is no fault of the expert."""
+    full = sum(any(t.ending is Ending.TOKENS for t in group.trajectories) for group in groups)
+    if full:
+        return f"{full} of them filled the context: raise backend.max_context, or shorten what the world shows"
+    return "the experts did not succeed"
 
 
 def expert_sampler(renderer: Renderer) -> SamplerFor:
@@ -112,10 +122,10 @@ class ExpertSampler:
         message = await expert_message(self.env)
         tokens = np.asarray(self.renderer.encode_reply(message), dtype=np.int64)
         if len(tokens) > params.max_tokens:
-            said = message.text or "; ".join(map(call_text, message.calls))
+            text = message.text or "; ".join(map(call_text, message.calls))
             raise ConfigError(
-                f"the expert says {len(tokens)} tokens, {said!r}, where sampling.max_tokens and the context allow "
-                f"{params.max_tokens}: a model that learnt it would be cut off: raise sampling.max_tokens"
+                f"the expert's action has {len(tokens)} tokens, {text!r}, where sampling.max_tokens and the context "
+                f"allow {params.max_tokens}: a model that learnt it would be cut off: raise sampling.max_tokens"
             )
         return Sample(tokens, np.zeros(len(tokens), dtype=np.float32), Versions(-1, -1), Stop.END)
 
@@ -137,5 +147,5 @@ async def expert_action(env: HasExpert) -> str:
     action = env.expert()
     action = await action if isinstance(action, Awaitable) else action
     if not isinstance(action, str):
-        raise ConfigError(f"the world's expert() gave {action!r}: expected the next action as text")
+        raise ConfigError(f"the world's expert() returned {action!r}: expected the next action as text")
     return action

@@ -12,6 +12,7 @@ import numpy as np
 
 from sojourn.config.fields import Range
 from sojourn.errors import ConfigError, InfrastructureError, failure_and_place
+from sojourn.rewards.reward_cache import judged
 from sojourn.rollout.runner import SamplerFor
 from sojourn.sources.context import SourceContext, StageContext
 from sojourn.sources.slot_record import SlotRecord
@@ -124,6 +125,7 @@ class LiveSlots:
         except BaseException:
             await self.close()
             raise
+        done = await asyncio.gather(*(self._judged(group) for group in done))
         episodes = [episode for group in done for episode in group.episodes]
         if all(episode.error is not None for episode in episodes):
             raise InfrastructureError(
@@ -162,6 +164,8 @@ class LiveSlots:
             group = await self.context.runner.play_group(
                 record.tasks[redraw], slot, self.config.size, params, label, sampler_for=self._recording(record)
             )
+            if self.config.zero_signal == "redraw":
+                group = await self._judged(group)
             if self.config.zero_signal != "redraw" or not await self._has_zero_signal(group):
                 return group
             if redraw == self.config.max_redraws:
@@ -170,6 +174,14 @@ class LiveSlots:
 
     def _recording(self, record: SlotRecord) -> SamplerFor:
         return lambda env, label: record.sampler(self.context.runner.sampler, label)
+
+    async def _judged(self, group: Group) -> Group:
+        """Scores a group. Where the reward's server failed, its episodes are counted as failed, and returned so."""
+        scored, _ = await judged(self.context.rewards.score, group)
+        for before, episode in zip(group.episodes, scored.episodes, strict=True):
+            if episode.error != before.error:
+                self.context.runner.count(episode)
+        return scored
 
     async def _has_zero_signal(self, group: Group) -> bool:
         return has_zero_signal(group, await self.context.rewards.score(group), self.config.signal)

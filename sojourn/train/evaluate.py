@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sojourn.abilities import Forgets
 from sojourn.errors import InfrastructureError, failure_and_place
-from sojourn.rewards.reward_cache import score_group
+from sojourn.rewards.reward_cache import judged, score_group
 from sojourn.sources.experts import expert_sampler
 from sojourn.tasks.listed import listed
 from sojourn.types import Group, Score, Task
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvaluationPlays:
+    """Holds the groups that an evaluation played, and their scores."""
+
     groups: list[Group]
     scores: list[list[Score]]
 
 
 def panel(components: Components) -> Sequence[Task]:
-    """The tasks that every evaluation of the recipe plays."""
+    """Returns the tasks that every evaluation of the recipe plays."""
     config = components.recipe.evaluation
     return listed(components.recipe.env, config.split)[: config.tasks]
 
@@ -34,19 +37,20 @@ async def evaluate(components: Components, label: str, expert: bool = False) -> 
     """Plays the recipe's panel; `label` begins the ids of its episodes, and seeds their sampling."""
     config = components.recipe.evaluation
     params = config.params(components.recipe.sampling)
-    acting: dict[str, Any] = {"sampler_for": expert_sampler(components.renderer), "blame": False} if expert else {}
+    options: dict[str, Any] = {"sampler_for": expert_sampler(components.renderer), "blame": False} if expert else {}
     plays = [
-        components.runner.play_group(task, slot, config.samples, params, f"{label}/{slot}", **acting)
+        components.runner.play_group(task, slot, config.samples, params, f"{label}/{slot}", **options)
         for slot, task in enumerate(panel(components))
     ]
     groups = await asyncio.gather(*plays)
     if isinstance(components.sampler, Forgets):
-        await (
-            components.sampler.forget()
-        )  # training goes on as if nothing had been played, and as it would after a restart
+        await components.sampler.forget()  # so that training continues as it would after a restart
     require_plays(groups)
-    scores = await asyncio.gather(*(score_group(components.rewards.reward, group) for group in groups))
-    return EvaluationPlays(list(groups), list(scores))
+    reward = functools.partial(score_group, components.rewards.reward)
+    scored = await asyncio.gather(*(judged(reward, group) for group in groups))
+    groups = [group for group, _ in scored]
+    require_plays(groups)
+    return EvaluationPlays(groups, [scores for _, scores in scored])
 
 
 def require_plays(groups: Sequence[Group]) -> None:

@@ -24,15 +24,15 @@ def _context_of(recipe: Recipe, stage: Stage) -> StageContext:
 
 
 async def check_groups(recipe: Recipe) -> None:
-    """Refuses a recipe whose world, open by now, or whose settings cannot give the groups of a stage."""
+    """Refuses a recipe whose world, which is open, or whose settings cannot provide the groups of a stage."""
     for stage in recipe.stages:
         if isinstance(stage.groups, Checks):
             await stage.groups.check(_context_of(recipe, stage))
-        for wanted in sorted(env_needs(stage.estimator)):
-            if without := await lacking(recipe.env, wanted, recipe.rollout.limits, recipe.curriculum.split):
+        for ability in sorted(env_needs(stage.estimator)):
+            if without := await lacking(recipe.env, ability, recipe.rollout.limits, recipe.curriculum.split):
                 raise ConfigError(
-                    f"stage '{stage.name}': {type(stage.estimator).__name__} needs plays that offer {wanted}(), but "
-                    f"{without} has none: give the world one, or choose another estimator"
+                    f"stage '{stage.name}': {type(stage.estimator).__name__} needs environments with {ability}(), "
+                    f"which {without} does not have: define it, or choose another estimator"
                 )
         for stream in stage.streams:
             _check_task_data(recipe, stage.name, stream)

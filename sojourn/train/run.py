@@ -20,6 +20,7 @@ from sojourn.record.episodes import vocabulary
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.record.run_status import CHAT_FORMAT, SKIPPED_CHECKPOINTS
+from sojourn.record.run_weights import is_best
 from sojourn.record.summary import Summary, summarise
 from sojourn.render import pieces
 from sojourn.rewards.reward_cache import ScoredGroup
@@ -136,7 +137,9 @@ class Run:
         if start < stage.steps:
             self._checkpoint(number, stage.steps)
         if start < stage.steps or not any(e["name"] == stage.name for e in self.folder.evaluations()):
-            await self._evaluate(stage.name, stage.name, stage.steps)
+            best = await self._evaluate(stage.name, stage.name, stage.steps)
+            if best:
+                checkpoint.checkpoints(self.folder.checkpoints)[-1].mark_best()
 
     def _begin_streams(self, streams: Sequence[Stream]) -> None:
         """Copies the state of the last stage's streams into equal streams of this stage, and closes the old ones."""
@@ -149,7 +152,7 @@ class Run:
                 stream.close()
 
     def _stateful(self, stage: Stage) -> dict[str, Stateful]:
-        """Returns all stateful parts, by the names under which a checkpoint stores them."""
+        """Returns all stateful components, by the names under which a checkpoint stores them."""
         components = self.components
         parts = {
             "trainer": components.trainer,
@@ -180,13 +183,15 @@ class Run:
             values["drift"] = await drift(self.components.trainer, result.groups, step, count)
         self.sinks.write(step, stage.name, values)
         self.display.step(step, values)
-        every = self.recipe.evaluation.every
+        best, every = False, self.recipe.evaluation.every
         if every and (step + 1) % every == 0 and step + 1 < stage.steps:
-            await self._evaluate(f"{stage.name}-{step + 1}", stage.name, step + 1)
+            best = await self._evaluate(f"{stage.name}-{step + 1}", stage.name, step + 1)
         due = self.recipe.record.checkpoint_every
-        if due and (step + 1) % due == 0 and step + 1 < stage.steps:
+        if best or (due and (step + 1) % due == 0 and step + 1 < stage.steps):
             await self.writer.finish()
-            self._checkpoint(number, step + 1)
+            saved = self._checkpoint(number, step + 1)
+            if best:
+                saved.mark_best()
         self._reset_measurements()  # what recording and evaluation took is not the next step's
 
     async def _record(self, stage: Stage, step: int, result: StepResult) -> None:
@@ -208,7 +213,7 @@ class Run:
             self.recorded |= {episode.id for scored in result.played for episode in scored.group.episodes}
 
     def _unused_demonstrations(self) -> Sequence[ScoredGroup]:
-        """Returns what was scored in a step that ended with an error, unless later steps of the policy are among it."""
+        """Returns the groups that were scored in a step that ended with an error, unless the policy played them."""
         live = self._source is None or any(s.groups.live for s in self.recipe.stages if s.name == self._now[0])
         return () if live else self.components.rewards.pop_before(EVERY_SLOT)
 
@@ -243,8 +248,9 @@ class Run:
         """Returns the sampler's own metrics since they were last asked for, where it has any."""
         return self.components.sampler.metrics() if isinstance(self.components.sampler, Measured) else {}
 
-    async def _evaluate(self, name: str, stage: str, step: int) -> None:
-        """Plays the evaluation tasks. With `max_lag` above 0, rollouts of later steps use the engine meanwhile."""
+    async def _evaluate(self, name: str, stage: str, step: int) -> bool:
+        """Plays the evaluation tasks, and returns whether these weights are the best and are to be kept. With `max_lag`
+        above 0, rollouts of later steps use the engine meanwhile."""
         self.display.evaluating(name, len(panel(self.components)) * self.recipe.evaluation.samples)
         await self.writer.finish()
         self.writer.store.truncate(f"evaluation-{name}", 0)
@@ -256,8 +262,9 @@ class Run:
         summary = summarise(done.groups, done.scores)
         self.folder.add_evaluation(name, stage, step, summary)
         self.display.evaluation(name, summary)
+        return self.recipe.record.keep_best and is_best(self.folder, name)
 
-    def _checkpoint(self, number: int, step: int) -> None:
+    def _checkpoint(self, number: int, step: int) -> Checkpoint:
         """Writes a checkpoint. At the end of a stage it has the weights without the optimiser, and earlier ones of the
         stage are deleted; the state of streams is left out after the last stage."""
         stages = self.recipe.stages
@@ -269,7 +276,7 @@ class Run:
         state = {"stage": number, "step": step, "parts": parts, "models": self.folder.models}
         write = functools.partial(self.components.trainer.save, weights_only=stage_ended)
         keep = 0 if stage_ended else self.recipe.record.keep
-        checkpoint.save(self.folder.checkpoints, earlier + step, write, state, keep=keep, mark=stage_ended)
+        return checkpoint.save(self.folder.checkpoints, earlier + step, write, state, keep=keep, mark=stage_ended)
 
 
 async def run_recipe(
@@ -280,12 +287,12 @@ async def run_recipe(
     Stages and reward are copied first, as some have state, so that the same recipe can be run again.
     """
     recipe = replace(recipe, stages=copy.deepcopy(recipe.stages), reward=copy.deepcopy(recipe.reward))
-    found = _resumed(folder, display) if resume else None
+    found = _checkpoint_to_resume(folder, display) if resume else None
     if resume:
         check_models(recipe, folder)
     jsonl = metrics.Jsonl(folder.path / "metrics.jsonl")
     if resume:
-        _cut(recipe, jsonl, found)
+        _truncate_metrics(recipe, jsonl, found)
     sinks = metrics.Sinks([jsonl])
     try:
         for sink in recipe.record.sinks:
@@ -294,8 +301,8 @@ async def run_recipe(
             folder.write_json("models.json", identities(recipe))
             if isinstance(components.renderer, HasNote):
                 folder.write_json(CHAT_FORMAT, components.renderer.note)
-            if (words := pieces.of(components.renderer)) is not None:
-                vocabulary.write(folder.path, words)
+            if (known := pieces.of(components.renderer)) is not None:
+                vocabulary.write(folder.path, known)
             with EpisodeStore(folder.path, write=True) as store:
                 writer = EpisodeWriter(store, folder.blobs)
                 run = Run(recipe, folder, display, components, writer, sinks)
@@ -306,8 +313,8 @@ async def run_recipe(
         sinks.close()
 
 
-def _resumed(folder: RunFolder, display: Display) -> Checkpoint | None:
-    """The checkpoint to go on from; of newer ones that are damaged the terminal is told, and so is the run's record."""
+def _checkpoint_to_resume(folder: RunFolder, display: Display) -> Checkpoint | None:
+    """Returns the checkpoint to resume from; newer ones that are damaged are reported in the terminal and recorded."""
     damaged: list[str] = []
     found = checkpoint.latest(folder.checkpoints, damaged.append)
     for sentence in damaged:
@@ -319,8 +326,8 @@ def _resumed(folder: RunFolder, display: Display) -> Checkpoint | None:
     return found
 
 
-def _cut(recipe: Recipe, jsonl: metrics.Jsonl, found: Checkpoint | None) -> None:
-    """Drops the metrics that a killed run wrote after the checkpoint it is resumed from."""
+def _truncate_metrics(recipe: Recipe, jsonl: metrics.Jsonl, found: Checkpoint | None) -> None:
+    """Removes the metrics that a killed run wrote after the checkpoint that it is resumed from."""
     position = found.state() if found is not None else {"stage": 0, "step": 0, "parts": {}}
     match position:
         case {"stage": int(number), "step": int(step), "parts": dict()} if 0 <= number < len(recipe.stages):
@@ -329,6 +336,6 @@ def _cut(recipe: Recipe, jsonl: metrics.Jsonl, found: Checkpoint | None) -> None
                 jsonl.truncate(0, later.name)
         case _:
             raise RecordError(
-                f"the state of {found and found.path} is of no step of the {len(recipe.stages)} stages of this run: "
-                "restore its config.toml, or delete this checkpoint to go on from an earlier one"
+                f"the state of {found and found.path} belongs to no step of the {len(recipe.stages)} stages of this "
+                "run: restore its config.toml, or delete this checkpoint to go on from an earlier one"
             )

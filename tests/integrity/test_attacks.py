@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 from attacks import GONE, LASTING, PYTHON, REPO, TERMINAL
 
-import sojourn
 from sojourn.config import plugins
-from sojourn.envs.sandbox import Sandbox
+from sojourn.envs.sandbox import Sandbox, command
 from sojourn.errors import ActionError
 from sojourn.types import Message, Role, Step
 from sojourn_worlds.python import Python
@@ -199,7 +198,7 @@ async def test_repo_files_are_named_and_no_path_is_followed():
 @pytest.mark.parametrize("whose", ["ours", "another distribution's"])
 async def test_files_of_worlds_are_not_in_a_sandbox_though_they_lie_in_usr(monkeypatch, whose):
     if whose == "ours":
-        monkeypatch.setattr(sojourn, "__file__", "/usr/share/doc/__init__.py")
+        monkeypatch.setattr(command, "PACKAGE", Path("/usr/share/doc"))
     else:
         monkeypatch.setattr(plugins, "folders", lambda: (Path("/usr/share/doc"), Path("/usr/lib/os-release")))
     async with Sandbox() as sandbox:

@@ -17,7 +17,7 @@ from sojourn.errors import RecordError
 from sojourn.record import checkpoint
 from sojourn.record.metrics import Jsonl
 from sojourn.train.resolve import resolve
-from sojourn.train.run import _cut
+from sojourn.train.run import _truncate_metrics
 
 STATE = {
     "step": 3,
@@ -277,6 +277,6 @@ def test_a_state_of_no_stage_of_the_run_is_one_sentence(tmp_path: Path, state: d
     recipe = resolve(toml.read(Path(__file__).parents[2] / "recipes" / "toy" / "train.toml")).recipe
     found = checkpoint.save(tmp_path, 1, weights, state)
     jsonl = Jsonl(tmp_path / "metrics.jsonl")
-    with pytest.raises(RecordError, match=r"step-000001 is of no step of the \d stages of this run"):
-        _cut(recipe, jsonl, found)
+    with pytest.raises(RecordError, match=r"step-000001 belongs to no step of the \d stages of this run"):
+        _truncate_metrics(recipe, jsonl, found)
     jsonl.close()

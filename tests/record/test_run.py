@@ -202,3 +202,18 @@ def test_imports_stay_light():
     code = f"import sys, {ours}; print([m for m in ({heavy}) if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_folder_that_another_run_takes_meanwhile_is_left_to_it(tmp_path: Path, monkeypatch):
+    def taken(name: str, parent: str | Path = "runs") -> Path:
+        """Names a folder that another process makes right after it was seen to be unused."""
+        path = found(name, parent)
+        if path.name.endswith("-1"):
+            (path / "checkpoints").mkdir(parents=True)
+        return path
+
+    found = RunFolder.next
+    monkeypatch.setattr(RunFolder, "next", staticmethod(taken))
+    with RunFolder.create_next("x", tmp_path, "name = 'x'\n", seeds={}) as made:
+        assert made.path.name.endswith("-2")
+    assert not (tmp_path / made.path.name.replace("-2", "-1") / "config.toml").exists()

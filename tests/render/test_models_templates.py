@@ -5,6 +5,7 @@ import pytest
 
 from sojourn.backends.torch.models import tiny
 from sojourn.backends.torch.models.loading import template_of
+from sojourn.config.old_keys import upgraded
 from sojourn.errors import ActionError, RenderError
 from sojourn.render import auto, promises
 from sojourn.render.auto import Auto
@@ -220,3 +221,12 @@ def test_a_call_is_read_in_any_order_of_its_keys():
     renderer = bound("hybrid")
     spelled = 'So. <tool_call>{"arguments": {"where": "north"}, "name": "look"}</tool_call>'
     assert renderer.parse(renderer.codec.control(spelled)) == Message(Role.ASSISTANT, "So.", calls=(CALL,))
+
+
+def test_a_run_that_was_recorded_before_there_was_a_choice_keeps_its_format():
+    assert upgraded({"renderer": {"name": "auto", "thinking": True}})["renderer"] == {
+        "name": "auto",
+        "thinking": True,
+        "own_template": False,
+    }
+    assert upgraded({"renderer": {"name": "auto", "own_template": True}})["renderer"]["own_template"]

@@ -1,11 +1,13 @@
 """The judge refuses what is no reward, and says whose it was."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+import httpx
 import pytest
 from cases import group, paid, trajectory
 
-from sojourn.errors import ConfigError
+from sojourn.errors import ConfigError, InfrastructureError, RewardError
+from sojourn.rewards import reward_cache
 from sojourn.rewards.reward_cache import RewardCache
 
 
@@ -28,3 +30,40 @@ async def test_a_reward_that_is_no_number_is_refused_with_its_episode_and_turn()
 async def test_too_few_scores_are_refused():
     with pytest.raises(ConfigError, match="gave 1 scores for 2 trajectories of slot 0"):
         await RewardCache(Says(*paid([0]))).score(group(trajectory([1]), trajectory([1])))
+
+
+@dataclass
+class Flaky:
+    """Fails with an error a number of times, and then pays 1 to all."""
+
+    error: Exception
+    failures: int
+    calls: int = 0
+
+    async def __call__(self, judged_group):
+        self.calls += 1
+        if self.calls <= self.failures:
+            raise self.error
+        return paid(*([1.0] * len(t.turns) for t in judged_group.trajectories))
+
+
+@pytest.mark.parametrize("error", [ConnectionError("reset"), httpx.ConnectError("refused"), InfrastructureError("503")])
+async def test_a_judge_whose_server_fails_is_asked_again_and_named_where_it_stays_away(error, monkeypatch):
+    monkeypatch.setattr(reward_cache, "FIRST_WAIT_S", 0.0)
+    made = group(trajectory([1]), trajectory([1]))
+    twice = Flaky(error, 2)
+    assert [score.total for score in await reward_cache.score_group(twice, made)] == [1.0, 1.0]
+    assert twice.calls == 3
+    with pytest.raises(RewardError, match=rf"the reward test_judge:Flaky gave no answer for task .* in 3 .*{error}"):
+        await reward_cache.score_group(Flaky(error, 9), made)
+    failed, scores = await reward_cache.judged(RewardCache(Flaky(error, 9)).score, made)
+    assert scores == []
+    assert failed.trajectories == ()
+    assert all("RewardError: the reward" in str(episode.error) for episode in failed.episodes)
+
+
+async def test_an_error_in_the_code_of_a_judge_stops_at_once():
+    wrong = Flaky(KeyError("okk"), 9)
+    with pytest.raises(KeyError):
+        await reward_cache.judged(RewardCache(wrong).score, group(trajectory([1])))
+    assert wrong.calls == 1

@@ -56,6 +56,13 @@ async def test_where_none_can_be_used_the_cause_is_said(world: Odd, said: str):
         await Experts(width=3).bind(components(world), "warmup", 1).take(0)
 
 
+async def test_full_contexts_are_not_blamed_on_the_experts():
+    parts = components(Odd())
+    parts.runner.max_context = 4
+    with pytest.raises(ConfigError, match=r"used: 3 of them filled the context: raise backend\.max_context"):
+        await Experts(width=3).bind(parts, "warmup", 1).take(0)
+
+
 async def test_a_demonstration_that_failed_is_left_out_even_when_all_are_wanted():
     with pytest.raises(ConfigError, match="the expert lost its way"):
         await Experts(width=1, success_only=False).bind(components(Odd(lost=True)), "warmup", 1).take(0)
@@ -76,7 +83,7 @@ async def test_a_demonstration_that_the_model_could_not_say_is_refused():
     object.__setattr__(made.recipe.sampling, "max_tokens", 1)
     with pytest.raises(BaseExceptionGroup) as caught:
         await Experts(width=2).bind(made, "warmup", 1).take(0)
-    assert caught.group_contains(ConfigError, match=r"the expert says \d+ tokens, 'yes'.* allow 1:")
+    assert caught.group_contains(ConfigError, match=r"the expert's action has \d+ tokens, 'yes'.* allow 1:")
 
 
 @dataclass(frozen=True, kw_only=True)

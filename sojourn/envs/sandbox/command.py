@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import sojourn
 from sojourn.config import plugins
 from sojourn.envs.about import require_program
 from sojourn.errors import ConfigError
+from sojourn.version import PACKAGE
 
 UNPRIVILEGED = 20001  # the user id that root changes to; it belongs to nobody, so it owns no files
 PASSWD = b"agent:x:1000:1000:agent:/task:/usr/bin/bash\nroot:x:0:0:root:/root:/usr/bin/bash\n"
@@ -43,7 +43,7 @@ def sandbox_command(
             line += ["--symlink", os.readlink(path), str(path)]
         elif path.exists():
             line += ["--ro-bind", str(path), str(path)]
-    for folder in (Path(sojourn.__file__).resolve().parent, *plugins.folders()):
+    for folder in (PACKAGE.resolve(), *plugins.folders()):
         if folder.is_relative_to("/usr"):  # the files of worlds hold tasks and their answers
             hidden = ["--tmpfs", str(folder), "--remount-ro", str(folder)]
             line += ["--ro-bind", "/dev/null", str(folder)] if folder.is_file() else hidden

@@ -14,9 +14,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from sojourn import __version__
 from sojourn.backends.torch.models import gguf
 from sojourn.errors import MissingExtraError, ModelError
+from sojourn.version import VERSION
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 HUB_TIMEOUT_S = 5
@@ -77,7 +77,7 @@ def identity(source: Source) -> str:
     """Returns what identifies the weights: the commit of a hub model, the version of a package, and for files a digest
     of their lengths, beginnings and ends. It is empty for a hub model that is not on this machine yet."""
     if source.kind is Kind.TINY:
-        return f"built by sojourn {__version__}"
+        return f"built by sojourn {VERSION}"
     if source.kind is Kind.HUB:
         return source.files[0].name if source.files else ""
     files = source.files

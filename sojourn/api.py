@@ -1,0 +1,372 @@
+"""Sojourn from Python: train, evaluate, load a run's policy, and read a run, in a script and in a notebook."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import re
+import threading
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sojourn import event_loop, threads
+from sojourn.config import toml
+from sojourn.config.lookup import registered_name
+from sojourn.config.passed import PREFIX, name_of
+from sojourn.config.registry import as_toml, shown
+from sojourn.errors import ConfigError
+from sojourn.record import metrics
+from sojourn.record.episodes.store import EpisodeStore
+from sojourn.record.run import RunFolder
+from sojourn.record.run_weights import NamedRun
+from sojourn.record.summary import Summary
+from sojourn.terminal.jsonable import jsonable
+from sojourn.types import Episode, Message, Role, Tool
+
+if TYPE_CHECKING:
+    from sojourn.train.assemble import Components
+    from sojourn.train.resolve import Resolved
+
+T = TypeVar("T")
+Recipe = str | Path | Mapping[str, Any]
+SCALARS = (str, bool, int, float)
+BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def train(
+    recipe: Recipe, *, out: str | Path | None = None, resume: bool = False, progress: bool = True, **overrides: Any
+) -> Run:
+    """Trains by a recipe (a TOML file, a run folder, or a table), and returns the run.
+
+    An override replaces a value of the recipe: `seed=1`, `model={"name": "tiny"}`, or, with dots,
+    `**{"stages.rl.optim.lr": 1e-4}`. Where a recipe has the table of a component, it takes an object too: a class, or
+    an instance. `resume` goes on with a run folder from its last checkpoint; objects that it was given are given again.
+    """
+    from sojourn.commands import train as command
+
+    path = _resumed(recipe) if resume else None
+    resolved = _resolved(recipe, overrides, resumed=resume)
+    with command.run_folder(resolved, path, Path(out) if out else None) as folder:
+        _wait(command.train_in(resolved, folder, resume, progress))
+    return Run(folder.path)
+
+
+def evaluate(
+    what: Recipe,
+    *,
+    split: str = "",
+    greedy: bool = False,
+    expert: bool = False,
+    progress: bool = True,
+    **overrides: Any,
+) -> Summary:
+    """Evaluates a run (its newest checkpoint, or RUN@STEP), or the untrained model of a recipe, on its fixed panel of
+    tasks; with `expert`, the world's scripted expert. Returns rates and means with 95% intervals."""
+    from sojourn.commands import evaluate as command
+
+    chosen = {"evaluation.split": split} if split else {}
+    chosen |= {"evaluation.temperature": 0.0} if greedy else {}
+    named = None if isinstance(what, Mapping) else NamedRun.parse(what)
+    resolved = _resolved(what if named is None else named.folder, {**chosen, **overrides})
+    run = named if named is not None and named.folder.is_dir() else None
+    return _wait(command.evaluate_run(resolved, run, expert, progress))
+
+
+def load(run: str | Path, *, greedy: bool = False, **overrides: Any) -> Policy:
+    """Loads the policy of a run (its newest checkpoint, or RUN@STAGE, RUN@STEP, RUN@before); close it, or use it in a
+    `with` block."""
+    named = NamedRun.parse(run)
+    RunFolder.read(named.folder)
+    return Policy(named, _resolved(named.folder, overrides), greedy)
+
+
+def open(run: str | Path) -> Run:
+    """Opens a run to read it, also while it trains."""
+    return Run(Path(run))
+
+
+class Run:
+    """A run that can be read: its records are lists of flat dictionaries, from which pandas and polars make frames."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = RunFolder.read(path).path
+
+    def __repr__(self) -> str:
+        return f"sojourn.open({str(self.path)!r})"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Returns the run's complete config."""
+        return RunFolder.read(self.path).config
+
+    def metrics(self, stage: str = "") -> list[dict[str, Any]]:
+        """Returns a record for each step: its stage, its number, and its metrics."""
+        lines = metrics.read(self.path / "metrics.jsonl") if (self.path / "metrics.jsonl").exists() else ()
+        return [{"stage": line.stage, "step": line.step, **line.values} for line in lines if stage in ("", line.stage)]
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """Returns a record for each evaluation, the oldest first: its name, and rates and means with intervals."""
+        found = RunFolder.read(self.path).evaluations()
+        return [{"name": e["name"], **_flat(e["summary"]["overall"])} for e in found]
+
+    def episodes(self, stage: str = "", **where: Any) -> list[dict[str, Any]]:
+        """Returns a record for each episode, the oldest first. `where` chooses as `EpisodeStore.query` does, such as
+        `step=3`, `failed=True` or `limit=100`."""
+        with EpisodeStore(self.path) as store:
+            chosen = {**({"stage": stage} if stage else {}), **where}
+            return [_record(row) for row in store.query(**chosen)]
+
+    def episode(self, id: str) -> Episode:
+        """Returns a whole episode, with its turns and exact tokens, by the id of its record."""
+        with EpisodeStore(self.path) as store:
+            return store.load(id)
+
+    def policy(self, **options: Any) -> Policy:
+        """Loads the newest weights, as `sojourn.load` does."""
+        return load(self.path, **options)
+
+
+class Policy:
+    """The policy of a run, which answers, plays and is exported.
+
+    Its engine works in a thread of its own, so that it can be used in a script and in a notebook alike.
+    """
+
+    def __init__(self, named: NamedRun, resolved: Resolved, greedy: bool = False) -> None:
+        self.run = Run(named.folder)
+        self._named, self._resolved = named, resolved
+        self._temperature = 0.0 if greedy else None
+        self._open = AsyncExitStack()
+        self._loop = _Loop()
+        try:
+            self._components: Components = self._loop.wait(self._enter())
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Policy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def answer(
+        self,
+        messages: str | list[Message],
+        tools: tuple[Tool, ...] = (),
+        *,
+        max_tokens: int | None = None,
+        seed: int = 0,
+    ) -> Message:
+        """Returns the policy's next message in a conversation; a text is what a user says.
+
+        Raises `ActionError` where what was sampled cannot be read, such as a tool call that was cut off.
+        """
+        said = [Message(Role.USER, messages)] if isinstance(messages, str) else messages
+        return self._loop.wait(self._answer(said, tools, max_tokens, seed))
+
+    def play(self, task: int = 0, *, split: str = "test") -> Episode:
+        """Plays task number `task` of a split in the run's world, with the run's agent, and returns the episode."""
+        return self._loop.wait(self._play(task, split))
+
+    def export(self, out: str | Path, format: str = "hf", dtype: str = "fp32") -> Path:
+        """Writes the model into a new folder, as `sojourn export` does."""
+        from sojourn.model_export import export_model
+
+        name = f"{self._named.folder}@{self._named.weights}" if self._named.weights else self._named.folder
+        export_model(name, Path(out), format, dtype)
+        return Path(out)
+
+    def close(self) -> None:
+        """Releases the model and the world."""
+        if self._loop.running:
+            self._loop.wait(self._open.aclose())
+            self._loop.close()
+
+    async def _enter(self) -> Components:
+        from sojourn.commands.evaluate import load_weights
+        from sojourn.train.assemble import assemble
+
+        components = await self._open.enter_async_context(assemble(self._resolved.recipe))
+        await load_weights(components, self._named)
+        return components
+
+    def _params(self) -> Any:
+        recipe = self._resolved.recipe
+        params = recipe.evaluation.params(recipe.sampling)
+        return params if self._temperature is None else replace(params, temperature=self._temperature)
+
+    async def _answer(self, messages: list[Message], tools: tuple[Tool, ...], limit: int | None, seed: int) -> Message:
+        params = replace(self._params(), seed=seed)
+        params = params if limit is None else replace(params, max_tokens=limit)
+        renderer = self._components.renderer
+        sample = await self._components.sampler.sample(renderer.open(messages, tools), params)
+        return renderer.parse(sample.tokens.tolist())
+
+    async def _play(self, number: int, split: str) -> Episode:
+        from sojourn.tasks.listed import listed
+
+        tasks = listed(self._resolved.recipe.env, split)
+        if not 0 <= number < len(tasks):
+            raise ConfigError(f"task {number}: the split '{split}' has the tasks 0 to {len(tasks) - 1}")
+        label = f"python/{split}/{number}"
+        group = await self._components.runner.play_group(tasks[number], number, 1, self._params(), label)
+        return group.episodes[0]
+
+
+class _Loop:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="sojourn", daemon=True)
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def _wait(work: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine to its end, in a thread where this one has a running event loop, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return event_loop.run(work)
+    done: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            done.append(event_loop.run(work))
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="sojourn")
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return done[0]
+
+
+def _resolved(recipe: Recipe, overrides: Mapping[str, Any], resumed: bool = False) -> Resolved:
+    """Reads a recipe with its overrides. Torch's threads are configured first, because components may import torch."""
+    if isinstance(recipe, Mapping):
+        tables = toml.Tables()
+        tables.merge(_table(recipe, ""), "Python")
+    else:
+        tables = toml.read(Path(recipe))
+    for key, value in overrides.items():
+        if resumed:
+            _require_passed(tables.data, key)
+        tables.override(f"{key}={_as_text(_table(value, key))}")
+    backend = tables.data.get("backend", {})
+    count = backend.get("threads", 0) if isinstance(backend, dict) else 0
+    threads.prepare(count if isinstance(count, int) and count > 0 else 0)
+    return importlib.import_module("sojourn.train.resolve").resolve(tables)
+
+
+def _resumed(recipe: Recipe) -> Path:
+    if isinstance(recipe, Mapping):
+        raise ConfigError("resume=True goes on with a run: give its folder, not a table")
+    return Path(recipe)
+
+
+def _require_passed(data: Mapping[str, Any], key: str) -> None:
+    """Refuses an override of a resumed run that gives no object back."""
+    recorded: Any = data.get(key)
+    if not (isinstance(recorded, Mapping) and str(recorded.get("name", "")).startswith(PREFIX)):
+        raise ConfigError(
+            f"{key}: a run goes on exactly as it was: resume=True takes only the objects that it was given"
+        )
+
+
+def _table(value: Any, where: str) -> Any:
+    """Returns a value as a config has it; an object becomes a table that names it."""
+    if isinstance(value, Mapping):
+        return {str(key): _table(item, f"{where}.{key}") for key, item in value.items() if item is not None}
+    if isinstance(value, list | tuple):
+        return [_table(item, f"{where}.{number}") for number, item in enumerate(value)]
+    if isinstance(value, Path):
+        return str(value)
+    if type(value) in SCALARS:
+        return value
+    return _component(value)
+
+
+def _component(value: Any) -> dict[str, Any]:
+    """Returns the table of a class or an object: such that any process can build it, where that is possible."""
+    cls = value if isinstance(value, type) else type(value)
+    name = registered_name(cls) or f"{cls.__module__}:{cls.__qualname__}"
+    if not (registered_name(cls) or _importable(cls)):
+        return {"name": name_of(value)}
+    if isinstance(value, type):
+        return {"name": name}
+    table = {f.name: as_toml(getattr(value, f.name)) for f in fields(value) if f.init} if is_dataclass(value) else None
+    plain = table is not None and all(_is_toml(item) for item in table.values())
+    return {"name": name, **_table(table, "")} if plain and table is not None else {"name": name_of(value)}
+
+
+def _importable(cls: type) -> bool:
+    if cls.__module__ == "__main__" or "<" in cls.__qualname__ or "." in cls.__qualname__:
+        return False
+    try:
+        return getattr(importlib.import_module(cls.__module__), cls.__name__, None) is cls
+    except ImportError:
+        return False
+
+
+def _is_toml(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(_is_toml(item) for item in value.values())
+    if isinstance(value, list):
+        return all(_is_toml(item) for item in value)
+    return value is None or type(value) in SCALARS
+
+
+def _as_text(value: Any) -> str:
+    """Returns a value as TOML in one line."""
+    if isinstance(value, Mapping):
+        items = (f"{_key(key)} = {_as_text(item)}" for key, item in value.items())
+        return "{" + ", ".join(items) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_as_text(item) for item in value) + "]"
+    if value is None:
+        raise ConfigError(f"{shown(value)}: a config has no such value: leave the key out")
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) else repr(value)
+
+
+def _key(key: str) -> str:
+    return key if BARE.fullmatch(key) else json.dumps(key)
+
+
+def _record(row: Any) -> dict[str, Any]:
+    """Returns an episode's row as a flat record; parts of its reward are `part.NAME`."""
+    record = jsonable(row)
+    parts = record.pop("parts", None) or {}
+    return {**record, **{f"part.{name}": value for name, value in parts.items()}}
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    return dict(_leaves(value, prefix))
+
+
+def _leaves(value: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, item in value.items():
+        if isinstance(item, Mapping):
+            yield from _leaves(item, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", item
