@@ -120,6 +120,7 @@ def stage_of(components: Components, name: str) -> StageContext:
         name=name,
         env=components.recipe.env,
         split="train",
+        agent=components.recipe.agent,
         limits=limits,
         params=components.params,
         estimator=cast(Any, None),

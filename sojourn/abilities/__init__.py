@@ -51,6 +51,7 @@ from sojourn.abilities.methods import (
 from sojourn.abilities.worlds import (
     PLAY_ABILITIES,
     Closes,
+    Demonstrates,
     Forkable,
     ForkableSeat,
     HasBlobs,
@@ -76,6 +77,7 @@ __all__ = [
     "Chooses",
     "Closes",
     "Copies",
+    "Demonstrates",
     "DividesGradient",
     "ExportedModel",
     "ExportsModels",

@@ -44,6 +44,16 @@ def has_expert(env: Env) -> TypeGuard[HasExpert]:
 
 
 @runtime_checkable
+class Demonstrates(Protocol):
+    """An agent that samples more than once in a turn, such as a plan and then the action.
+
+    `demonstrated` returns, in order, the replies of a turn in which it does what an expert does: what it is to learn.
+    """
+
+    def demonstrated(self, action: Message) -> Sequence[Message]: ...
+
+
+@runtime_checkable
 class HasNativeActions(Protocol):
     """A play in which agents are to act by structured tool calls alone.
 

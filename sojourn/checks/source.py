@@ -125,7 +125,14 @@ async def _declares(case: Case) -> str:
 async def _binds(case: Case) -> str:
     if isinstance(case.config, Checks):
         stage = StageContext(
-            name="stage", env=Toy(), split="train", limits=LIMITS, params=PARAMS, estimator=Constant(), losses=(NLL(),)
+            name="stage",
+            env=Toy(),
+            split="train",
+            agent=Plain(),
+            limits=LIMITS,
+            params=PARAMS,
+            estimator=Constant(),
+            losses=(NLL(),),
         )
         await case.config.check(stage)
     source = case.bind()

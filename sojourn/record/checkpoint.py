@@ -1,8 +1,8 @@
 """Saves and loads checkpoints: one folder per step, written whole or not at all, of JSON, arrays and backend files.
 
 A manifest holds the length and the CRC-32 of every file, so that later damage is found before a checkpoint is used.
-Nothing is pickled. The last `keep` checkpoints are kept, and those that are marked. Steps are counted over all stages
-of a run, so that the names of its checkpoints only grow.
+Nothing is pickled. The last `keep` checkpoints are kept, those that are marked, and the best. Steps are
+counted over all stages of a run, so that the names of its checkpoints only grow.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from sojourn.record.atomic import FILE_MODE, make_private, private, sync, sync_t
 from sojourn.record.episodes.step_file import UNREADABLE
 
 ARRAY = "__array__"
+BEST = "best"  # a file in the checkpoint
 MAX_STATE_BYTES = 1 << 30  # of a state without its arrays
 MALFORMED = (OSError, ValueError, KeyError, TypeError, AttributeError)  # raised by reading a damaged manifest
 # raised by restoring a state of another version
@@ -48,6 +49,11 @@ class Checkpoint:
     @property
     def marked(self) -> bool:
         return (self.path / "marked").exists()
+
+    @property
+    def best(self) -> bool:
+        """Returns whether this checkpoint did best of those that the run evaluated."""
+        return (self.path / BEST).exists()
 
     def state(self) -> dict[str, Any]:
         """Returns the state that was saved; tuples come back as lists."""
@@ -79,6 +85,13 @@ class Checkpoint:
     def mark(self) -> None:
         """Marks this checkpoint, so that it is never pruned."""
         (self.path / "marked").touch(FILE_MODE)
+
+    def mark_best(self) -> None:
+        """Marks this checkpoint as the best one, in place of another, so that it is not pruned meanwhile."""
+        (self.path / BEST).touch(FILE_MODE)
+        for other in checkpoints(self.path.parent):
+            if other.best and other.step != self.step:
+                (other.path / BEST).unlink(missing_ok=True)
 
 
 def save(
@@ -220,7 +233,7 @@ def _crc32(path: Path) -> int:
 
 def _prune(folder: Path, step: int, keep: int) -> None:
     """Removes all but the last unmarked checkpoints up to `step`; later ones were skipped as damaged at a resume."""
-    unmarked = [c for c in checkpoints(folder) if not c.marked and c.step <= step]
+    unmarked = [c for c in checkpoints(folder) if not (c.marked or c.best) and c.step <= step]
     for checkpoint in unmarked[: max(len(unmarked) - keep, 0)]:
         _remove(checkpoint.path)
 

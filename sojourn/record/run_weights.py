@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from sojourn.errors import ConfigError, RecordError
 from sojourn.record import checkpoint
-from sojourn.record.checkpoint import Checkpoint
+from sojourn.record.checkpoint import BEST, Checkpoint
 from sojourn.record.run import RunFolder
+from sojourn.record.summary import Summary
 
 BEFORE = "before"
 
@@ -52,7 +53,7 @@ def available_weights(run: Path) -> list[Weights]:
 
 
 def find_weights(run: Path, name: str, report: Callable[[str], None] = lambda sentence: None) -> Weights:
-    """Returns the weights of this name (a stage, a number of steps, or "before"), by default the newest.
+    """Returns the weights of this name (a stage, a number of steps, "before" or "best"), by default the newest.
 
     `report` gets a sentence for each damaged checkpoint that is newer than the one that is returned.
     """
@@ -65,10 +66,26 @@ def find_weights(run: Path, name: str, report: Callable[[str], None] = lambda se
             )
         return next((one for one in available if one.checkpoint == newest), Weights(str(newest.step), newest))
     for one in available:
-        if name == one.name or (one.checkpoint is not None and name == str(one.checkpoint.step)):
+        if name == one.name or (one.checkpoint is not None and name in _other_names(one.checkpoint)):
             if one.checkpoint is not None:
                 one.checkpoint.verify()
             return one
+    if name == BEST:
+        raise ConfigError(f"'{run}@{name}': this run has no best checkpoint: record.keep_best = true keeps it")
     raise ConfigError(
         f"'{run}@{name}': this run has no such weights; it has {', '.join(one.name for one in available)}"
     )
+
+
+def _other_names(found: Checkpoint) -> set[str]:
+    return {str(found.step), BEST} if found.best else {str(found.step)}
+
+
+def is_best(run: RunFolder, name: str) -> bool:
+    """Returns whether an evaluation beats all others of the run, but for that before training: by success, then by
+    reward; of equal ones the first is the best."""
+    results: dict[str, tuple[float, float]] = {}
+    for evaluation in run.evaluations():
+        overall = Summary.from_json(evaluation["summary"]).overall
+        results[str(evaluation["name"])] = overall.success.mean, overall.reward.mean
+    return all(results[name] > result for other, result in results.items() if other not in (name, BEFORE))

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from sojourn.abilities import valid_for
 from sojourn.errors import ConfigError
-from sojourn.protocols import Curriculum, EnvFamily, Estimator, Loss, Renderer
+from sojourn.protocols import Agent, Curriculum, EnvFamily, Estimator, Loss, Renderer
 from sojourn.rewards.reward_cache import RewardCache
 from sojourn.rollout.limits import Limits
 from sojourn.rollout.runner import Runner
@@ -37,6 +37,7 @@ class StageContext:
     name: str
     env: EnvFamily
     split: str  # of the tasks that the curriculum draws
+    agent: Agent
     limits: Limits
     params: SamplingParams
     estimator: Estimator

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections import deque
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
 import numpy as np
 
-from sojourn.abilities import HasExpert, HasNativeActions, has_expert
+from sojourn.abilities import Demonstrates, HasExpert, HasNativeActions, has_expert
 from sojourn.call_text import call_text
 from sojourn.config.fields import Range
 from sojourn.errors import ConfigError, failure_and_place
-from sojourn.protocols import Env, Renderer
+from sojourn.protocols import Agent, Env, Renderer
 from sojourn.rollout.runner import SamplerFor
+from sojourn.sources.agent_trial import require_demonstrable
 from sojourn.sources.context import SourceContext, StageContext, require_imitation
 from sojourn.sources.play_abilities import lacking
-from sojourn.types import FloatArray, Group, Message, Prompt, Role, Sample, SamplingParams, Stop, Versions
+from sojourn.types import Ending, FloatArray, Group, Message, Prompt, Role, Sample, SamplingParams, Stop, Versions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,7 @@ class Experts:
                 "that have one, or drop the stage"
             )
         require_imitation(stage, "a demonstration")
+        await require_demonstrable(stage, lambda env, renderer: ExpertSampler(env, renderer, stage.agent))
 
     def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> LiveExperts:
         return LiveExperts(self, context, stage, first)
@@ -69,7 +72,7 @@ class LiveExperts:
         if not kept:
             await self.context.rewards([g for g in groups if g.trajectories])  # what is scored is recorded
             failed = [e for g in groups for e in g.episodes if e.error]
-            cause = failure_and_place(failed[0].error, failed[0].traceback) if failed else "the experts did not succeed"
+            cause = failure_and_place(failed[0].error, failed[0].traceback) if failed else _without_success(groups)
             raise ConfigError(f"none of {len(groups)} demonstrations can be used: {cause}")
         return kept
 
@@ -84,7 +87,13 @@ class LiveExperts:
         label = f"{self.stage}/{number}"
         runner = self.context.runner
         group = await runner.play_group(
-            task, number, 1, self.context.params, label, sampler_for=expert_sampler(runner.renderer), blame=False
+            task,
+            number,
+            1,
+            self.context.params,
+            label,
+            sampler_for=expert_sampler(runner.renderer, runner.agent),
+            blame=False,
         )
         if group.trajectories:
             self.played[number] = group
@@ -96,22 +105,38 @@ class LiveExperts:
         return bool(seats) and (not self.config.success_only or all(seat.success for seat in seats))
 
 
-def expert_sampler(renderer: Renderer) -> SamplerFor:
-    """Returns, for each episode, a sampler that gives the actions of its environment's expert."""
-    return lambda env, label: ExpertSampler(env, renderer)
+def _without_success(groups: Sequence[Group]) -> str:
+    """Says why demonstrations of experts that did not fail cannot be used: a full context is no fault of the expert."""
+    full = sum(any(t.ending is Ending.TOKENS for t in group.trajectories) for group in groups)
+    if full:
+        return f"{full} of them filled the context: raise backend.max_context, or shorten what the world shows"
+    return "the experts did not succeed"
 
 
-@dataclass(frozen=True)
+def expert_sampler(renderer: Renderer, agent: Agent | None = None) -> SamplerFor:
+    """Returns, for each episode, a sampler that gives the actions of its environment's expert, as the agent is to say
+    them."""
+    return lambda env, label: ExpertSampler(env, renderer, agent)
+
+
+@dataclass
 class ExpertSampler:
-    """Returns the expert's next action as tokens, in place of the engine."""
+    """Returns the expert's next action as tokens, in place of the engine, or the replies that it makes of the agent's
+    turn, one by one; `turns` counts the actions."""
 
     env: Env
     renderer: Renderer
+    agent: Agent | None = None
+    turns: int = 0
+    replies: deque[Message] = field(default_factory=deque[Message])
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
         if not has_expert(self.env):
             raise ConfigError("the world has no expert(): demonstrations need one")
-        message = await expert_message(self.env)
+        if not self.replies:
+            action, self.turns = await expert_message(self.env), self.turns + 1
+            self.replies += self.agent.demonstrated(action) if isinstance(self.agent, Demonstrates) else [action]
+        message = self.replies.popleft()
         tokens = np.asarray(self.renderer.encode_reply(message), dtype=np.int64)
         if len(tokens) > params.max_tokens:
             text = message.text or "; ".join(map(call_text, message.calls))

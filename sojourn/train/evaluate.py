@@ -37,7 +37,9 @@ async def evaluate(components: Components, label: str, expert: bool = False) -> 
     """Plays the recipe's panel; `label` begins the ids of its episodes, and seeds their sampling."""
     config = components.recipe.evaluation
     params = config.params(components.recipe.sampling)
-    options: dict[str, Any] = {"sampler_for": expert_sampler(components.renderer), "blame": False} if expert else {}
+    options: dict[str, Any] = (
+        {"sampler_for": expert_sampler(components.renderer, components.runner.agent), "blame": False} if expert else {}
+    )
     plays = [
         components.runner.play_group(task, slot, config.samples, params, f"{label}/{slot}", **options)
         for slot, task in enumerate(panel(components))

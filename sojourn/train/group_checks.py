@@ -16,6 +16,7 @@ def _context_of(recipe: Recipe, stage: Stage) -> StageContext:
         name=stage.name,
         env=recipe.env,
         split=recipe.curriculum.split,
+        agent=recipe.agent,
         limits=recipe.rollout.limits,
         params=recipe.sampling.params(),
         estimator=stage.estimator,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import functools
 from collections.abc import Mapping, Sequence
@@ -14,24 +13,26 @@ from sojourn.abilities import HasNote, Measured, ReleasesResources, group_size
 from sojourn.batch.weigh import weigh
 from sojourn.display import Display
 from sojourn.errors import RecordError
-from sojourn.protocols import Stateful, Stream
+from sojourn.protocols import Source, Stateful, Stream
 from sojourn.record import checkpoint, metrics
 from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.episodes import vocabulary
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.record.run_status import CHAT_FORMAT, SKIPPED_CHECKPOINTS
+from sojourn.record.run_weights import is_best
 from sojourn.record.summary import Summary, summarise
 from sojourn.render import pieces
 from sojourn.rewards.reward_cache import ScoredGroup
 from sojourn.train.assemble import Components, assemble
+from sojourn.train.episode_writer import EpisodeWriter
 from sojourn.train.evaluate import evaluate, panel
 from sojourn.train.group_checks import check_groups
 from sojourn.train.loop import EVERY_SLOT, StageLoop, StepResult, train
 from sojourn.train.recipe import Recipe, Stage, recorded_streams
 from sojourn.train.step_metrics import count_metrics, drift, policy_metrics
 from sojourn.train.weights import check_models, identities, initial_weights
-from sojourn.types import Episode, Group
+from sojourn.types import Episode
 
 BEFORE = "before"
 
@@ -44,21 +45,18 @@ class Run:
     folder: RunFolder
     display: Display
     components: Components
-    store: EpisodeStore
+    writer: EpisodeWriter
     sinks: metrics.Sinks
     recorded: set[str] = field(default_factory=set)  # ids of the stage's episodes that the store holds, if not live
-    blobs: dict[str, bytes] = field(default_factory=dict)  # images, by digest, not yet written to the run folder
-    failed: dict[str, Episode] = field(default_factory=dict[str, Episode])  # by id, those not yet recorded
     _streams: dict[str, Stream] = field(default_factory=dict)  # of the stage that began last, by what they provide
     _errors_before: int = 0  # failed episodes before the present step
     _now: tuple[str, int] = (BEFORE, 0)  # the stage and step under which a failure is recorded
-    _source: Any = None
-    _writing: asyncio.Future[None] | None = None
+    _source: Source | None = None
 
     def see(self, episode: Episode) -> None:
         """Shows an episode that has ended, and keeps it to be recorded if it failed."""
         if episode.error is not None:
-            self.failed[episode.id] = episode
+            self.writer.failed[episode.id] = episode
         self.display.episode(episode)
 
     async def run(self, resumed: Checkpoint | None) -> dict[str, Summary]:
@@ -68,8 +66,8 @@ class Run:
             return await self._run(resumed)
         except Exception:
             with suppress(Exception):  # the error that ended the run is the one to report
-                await self._record_failed(self._unused_demonstrations())
-                await self._finish_write()
+                await self.writer.start_failed(*self._now, self._unused_demonstrations())
+                await self.writer.finish()
             raise
 
     async def _run(self, resumed: Checkpoint | None) -> dict[str, Summary]:
@@ -135,11 +133,13 @@ class Run:
             await train(loop)
         finally:
             await self._source.close()
-            await self._finish_write()
+            await self.writer.finish()
         if start < stage.steps:
             self._checkpoint(number, stage.steps)
         if start < stage.steps or not any(e["name"] == stage.name for e in self.folder.evaluations()):
-            await self._evaluate(stage.name, stage.name, stage.steps)
+            best = await self._evaluate(stage.name, stage.name, stage.steps)
+            if best:
+                checkpoint.checkpoints(self.folder.checkpoints)[-1].mark_best()
 
     def _begin_streams(self, streams: Sequence[Stream]) -> None:
         """Copies the state of the last stage's streams into equal streams of this stage, and closes the old ones."""
@@ -166,16 +166,16 @@ class Run:
 
     def _truncate_records(self, number: int, stage: Stage, start: int) -> None:
         """Removes whatever a killed run recorded beyond the point it is resumed at."""
-        self.store.truncate(stage.name, start)
+        self.writer.store.truncate(stage.name, start)
         for later in self.recipe.stages[number + 1 :]:
-            self.store.truncate(later.name, 0)
-        self.recorded = {entry.id for entry in self.store.query(stage=stage.name)}
+            self.writer.store.truncate(later.name, 0)
+        self.recorded = {entry.id for entry in self.writer.store.query(stage=stage.name)}
 
     async def _end_step(self, number: int, stage: Stage, step: int, result: StepResult) -> None:
         """Records a step; evaluates and checkpoints where due."""
         await self._record(stage, step, result)
         if not stage.groups.live:
-            await self._record_failed()
+            await self.writer.start_failed(*self._now)
         self._now = stage.name, step + 1
         values = self._step_metrics(stage, result)
         if self._measures_drift(stage):
@@ -183,13 +183,15 @@ class Run:
             values["drift"] = await drift(self.components.trainer, result.groups, step, count)
         self.sinks.write(step, stage.name, values)
         self.display.step(step, values)
-        every = self.recipe.evaluation.every
+        best, every = False, self.recipe.evaluation.every
         if every and (step + 1) % every == 0 and step + 1 < stage.steps:
-            await self._evaluate(f"{stage.name}-{step + 1}", stage.name, step + 1)
+            best = await self._evaluate(f"{stage.name}-{step + 1}", stage.name, step + 1)
         due = self.recipe.record.checkpoint_every
-        if due and (step + 1) % due == 0 and step + 1 < stage.steps:
-            await self._finish_write()
-            self._checkpoint(number, step + 1)
+        if best or (due and (step + 1) % due == 0 and step + 1 < stage.steps):
+            await self.writer.finish()
+            saved = self._checkpoint(number, step + 1)
+            if best:
+                saved.mark_best()
         self._reset_measurements()  # what recording and evaluation took is not the next step's
 
     async def _record(self, stage: Stage, step: int, result: StepResult) -> None:
@@ -206,15 +208,9 @@ class Run:
         rest = [s.select([n for n, e in enumerate(s.group.episodes) if e.id not in done]) for s in result.played]
         untrained = [scored for scored in rest if scored.group.episodes]
         others = [[scored.group for scored in untrained], [scored.scores for scored in untrained]]
-        await self._start_write(stage.name, step, [*trained, columns], others)
+        await self.writer.start(stage.name, step, [*trained, columns], others)
         if not stage.groups.live:
             self.recorded |= {episode.id for scored in result.played for episode in scored.group.episodes}
-
-    async def _record_failed(self, others: Sequence[ScoredGroup] = ()) -> None:
-        """Records the failed episodes that are in no recorded group, such as demonstrations, and other groups."""
-        failed = [ScoredGroup(Group(n, e.task, (e,)), []) for n, e in enumerate(self.failed.values())]
-        if scored := [*failed, *others]:
-            await self._start_write(*self._now, [[one.group for one in scored], [one.scores for one in scored]])
 
     def _unused_demonstrations(self) -> Sequence[ScoredGroup]:
         """Returns the groups that were scored in a step that ended with an error, unless the policy played them."""
@@ -252,43 +248,23 @@ class Run:
         """Returns the sampler's own metrics since they were last asked for, where it has any."""
         return self.components.sampler.metrics() if isinstance(self.components.sampler, Measured) else {}
 
-    async def _evaluate(self, name: str, stage: str, step: int) -> None:
-        """Plays the evaluation tasks. With `max_lag` above 0, rollouts of later steps use the engine meanwhile."""
+    async def _evaluate(self, name: str, stage: str, step: int) -> bool:
+        """Plays the evaluation tasks, and returns whether these weights are the best and are to be kept. With `max_lag`
+        above 0, rollouts of later steps use the engine meanwhile."""
         self.display.evaluating(name, len(panel(self.components)) * self.recipe.evaluation.samples)
-        await self._finish_write()
-        self.store.truncate(f"evaluation-{name}", 0)
+        await self.writer.finish()
+        self.writer.store.truncate(f"evaluation-{name}", 0)
         training, self._now = self._now, (f"evaluation-{name}", step)
         done = await evaluate(self.components, f"evaluation-{name}")
         self._now = training
-        await self._start_write(f"evaluation-{name}", step, [done.groups, done.scores])
-        await self._finish_write()
+        await self.writer.start(f"evaluation-{name}", step, [done.groups, done.scores])
+        await self.writer.finish()
         summary = summarise(done.groups, done.scores)
         self.folder.add_evaluation(name, stage, step, summary)
         self.display.evaluation(name, summary)
+        return self.recipe.record.keep_best and is_best(self.folder, name)
 
-    async def _start_write(self, stage: str, step: int, *parts: Sequence[Any]) -> None:
-        """Begins to write groups, scores and credit, part by part, and their images, in a thread, while the next step
-        is played. One step is written at a time."""
-        await self._finish_write()
-        images, self.blobs = self.blobs, {}
-        for episode in (episode for groups, *_ in parts for group in groups for episode in group.episodes):
-            self.failed.pop(episode.id, None)
-
-        def write() -> None:
-            self.folder.blobs.keep(images)  # before the episodes that name them
-            for part in parts:
-                self.store.append(stage, step, *part)
-
-        self._writing = asyncio.get_running_loop().run_in_executor(None, write)
-
-    async def _finish_write(self) -> None:
-        """Waits until all records are on the disk; raises the error that prevented it."""
-        if (writing := self._writing) is not None:
-            await asyncio.wait({writing})  # if this is cancelled, the write goes on, and `_stage` waits for it
-            self._writing = None
-            writing.result()
-
-    def _checkpoint(self, number: int, step: int) -> None:
+    def _checkpoint(self, number: int, step: int) -> Checkpoint:
         """Writes a checkpoint. At the end of a stage it has the weights without the optimiser, and earlier ones of the
         stage are deleted; the state of streams is left out after the last stage."""
         stages = self.recipe.stages
@@ -300,7 +276,7 @@ class Run:
         state = {"stage": number, "step": step, "parts": parts, "models": self.folder.models}
         write = functools.partial(self.components.trainer.save, weights_only=stage_ended)
         keep = 0 if stage_ended else self.recipe.record.keep
-        checkpoint.save(self.folder.checkpoints, earlier + step, write, state, keep=keep, mark=stage_ended)
+        return checkpoint.save(self.folder.checkpoints, earlier + step, write, state, keep=keep, mark=stage_ended)
 
 
 async def run_recipe(
@@ -328,9 +304,10 @@ async def run_recipe(
             if (known := pieces.of(components.renderer)) is not None:
                 vocabulary.write(folder.path, known)
             with EpisodeStore(folder.path, write=True) as store:
-                run = Run(recipe, folder, display, components, store, sinks)
+                writer = EpisodeWriter(store, folder.blobs)
+                run = Run(recipe, folder, display, components, writer, sinks)
                 components.runner.on_episode = run.see
-                components.runner.on_blobs = lambda blobs: run.blobs.update(blobs)
+                components.runner.on_blobs = lambda blobs: writer.blobs.update(blobs)
                 return await run.run(found)
     finally:
         sinks.close()

@@ -49,14 +49,14 @@ def test_it_is_shown(folder):
     assert "rl/1" in sojourn("show", folder, "--step", 1)
     assert "reward" in sojourn("show", folder, "rl/1/0/0", "--tokens")
     assert "episodes" in sojourn(
-        "show", folder, "--find", "system:treasure shown:bakery"
+        "show", folder, "--find", "system:treasure observed:bakery"
     )  # its index has another column name
 
 
 def test_it_is_searched(folder):
     """Its index has other names for some parts of an episode's text."""
     with EpisodeStore(folder) as store:
-        assert store.search("system:treasure said:go shown:bakery").total
+        assert store.search("system:treasure message:go observed:bakery").total
         assert store.troubles == []
 
 

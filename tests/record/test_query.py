@@ -66,7 +66,7 @@ queries = st.builds(Query, st.lists(terms, max_size=5, unique=True).map(tuple), 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # tables of Unicode are made at first
 @given(queries)
-@example(Query((Words("Any", "error"), Words('a" -b', "said"))))
+@example(Query((Words("Any", "error"), Words('a" -b', "message"))))
 @example(Query((Words("-a"), Words("tag:a"), Words("a\\"), Words('"a'), OneOf("tag", (",", "", '"', "-", "a b")))))
 def test_what_is_written_is_read_back(query: Query):
     assume(all(all(term.values) for term in query.terms if isinstance(term, OneOf)))  # an empty value has no text
@@ -90,11 +90,11 @@ def test_any_text_is_a_query_or_one_sentence(text: str):
 
 
 def test_the_forms_that_the_guide_names():
-    text = 'refund "out of stock" -umbrella tag:hard,easy reward:>0.5 reward:0..1 step:3 -tool:click said:sorry'
+    text = 'refund "out of stock" -umbrella tag:hard,easy reward:>0.5 reward:0..1 step:3 -tool:click message:sorry'
     text += " sort:-reward"
     query = Query.parse(text)
     assert str(query) == text
-    assert query.words == (Words("refund"), Words("out of stock"), Words("sorry", "said"))
+    assert query.words == (Words("refund"), Words("out of stock"), Words("sorry", "message"))
     assert Query.parse("step:>=10").terms == (Range("step", Bound(10), None),)
     assert Query.parse("tokens:<100").terms == (Range("tokens", None, Bound(100, included=False)),)
     assert Query.parse("error:any -error:none error:refused").terms == (
@@ -128,13 +128,15 @@ def test_one_query_has_one_text(text: str, canonical: str):
     ("text", "sentence"),
     [
         ("brief:x", "'brief:' is now 'system:': rename it"),
+        ("said:x", "'said:' is now 'message:': rename it"),
+        ("shown:x", "'shown:' is now 'observed:': rename it"),
         ("rewrad:5", r"unknown key 'rewrad': did you mean 'reward'\?"),
         ("http://a", "unknown key 'http': use one of .* .in quotes it is text"),
         ("tag:", "'tag:' has no value"),
         ("tag:a,", "'tag:' has no value"),
         ('say "hello', "the quote before 'hello' is not closed"),
         ("***", r"'\*\*\*' has no letter or digit"),
-        ('said:"!"', "'!' has no letter or digit"),
+        ('message:"!"', "'!' has no letter or digit"),
         ("-", "'-' has no letter or digit"),
         ("reward:many", r"reward:many: expected a number or a range, such as reward:3"),
         ("reward:nan", "expected a number"),

@@ -3,11 +3,17 @@
 import shutil
 
 import pytest
+import trained_run
 from test_cli import sojourn
 
 from sojourn.config import toml
 from sojourn.errors import ConfigError, RecordError
-from sojourn.record.run_weights import NamedRun, find_weights
+from sojourn.intervals import Estimate
+from sojourn.record import checkpoint
+from sojourn.record.run import RunFolder
+from sojourn.record.run_weights import NamedRun, available_weights, find_weights, is_best
+from sojourn.record.summary import Summary, TaskStatistics
+from sojourn.train import run as training
 from sojourn.train.resolve import resolve
 from sojourn.train.weights import found_weights
 
@@ -54,3 +60,38 @@ def test_eval_takes_the_named_weights(run):
     refused = sojourn(run.parent, "eval", "run@9")
     assert refused.returncode == 2
     assert "this run has no such weights; it has before, warmup, rl" in refused.stderr
+
+
+def summary(success, reward):
+    one = [Estimate(value, value, value, 4) for value in (success, reward, 1.0, 1.0, 0.0)]
+    return Summary(TaskStatistics(4, 4, *one), {}, {})
+
+
+def test_the_best_evaluation_is_that_with_most_success_then_most_reward_then_the_first(tmp_path):
+    with RunFolder.create(tmp_path / "run", 'name = "r"\n') as run:
+        for name, success, reward, best in (
+            ("before", 0.9, 0.9, True),  # it is not compared: before training there is no checkpoint
+            ("rl-1", 0.5, 0.5, True),
+            ("rl-2", 0.5, 0.5, False),
+            ("rl-3", 0.5, 0.6, True),
+            ("rl-4", 0.4, 0.9, False),
+        ):
+            run.add_evaluation(name, "rl", 1, summary(success, reward))
+            assert is_best(run, name) == best, name
+
+
+def test_the_best_checkpoint_is_kept_and_named(tmp_path, monkeypatch):
+    """Of four steps, each evaluated, the second is made the best one: it outlives later checkpoints and the stage."""
+    rewards = iter((0.0, 0.1, 0.3, 0.2, 0.1, 0.25))  # before, warmup, and after each of the four steps
+    monkeypatch.setattr(training, "summarise", lambda groups, scores: summary(0.5, next(rewards)))
+    changes = ("stages.1.steps=4", "evaluation.every=1", "record.keep=1", "record.keep_best=true")
+    run = trained_run.train(tmp_path / "run", *changes)
+    assert [one.name for one in available_weights(run)] == ["before", "warmup", "2", "rl"]
+    assert find_weights(run, "best").checkpoint.step == 2
+    checkpoint.checkpoints(run / "checkpoints")[-1].mark_best()
+    assert find_weights(run, "best").checkpoint.step == 5
+
+
+def test_a_run_that_keeps_no_best_checkpoint_says_so(run):
+    with pytest.raises(ConfigError, match=r"record\.keep_best = true keeps it"):
+        find_weights(run, "best")

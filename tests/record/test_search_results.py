@@ -58,7 +58,7 @@ def spoken(episode: Episode, part: str) -> str:
     said: list[str] = []
     for turn in (turn for trajectory in episode.trajectories for turn in trajectory.turns):
         for message in (*turn.observed, *([turn.message] if turn.message else [])):
-            if part == {"assistant": "said", "system": "system"}.get(message.role, "shown"):
+            if part == {"assistant": "message", "system": "system"}.get(message.role, "observed"):
                 calls = "".join(f" {call.name} {' '.join(call.arguments.values())}" for call in message.calls)
                 said.append(f"{message.thought} {message.text}{calls}")
     said += [episode.error] if part == "error" and episode.error else []
@@ -67,7 +67,7 @@ def spoken(episode: Episode, part: str) -> str:
 
 def has(text: str, *parts: str) -> Callable[[EpisodeRow, Episode], bool]:
     return lambda entry, episode: any(
-        f" {text} " in spoken(episode, part) for part in parts or ("said", "shown", "system", "error")
+        f" {text} " in spoken(episode, part) for part in parts or ("message", "observed", "system", "error")
     )
 
 
@@ -78,15 +78,15 @@ CASES: dict[str, Callable[[EpisodeRow, Episode], bool]] = {
     "refund umbrella": lambda e, p: has("refund")(e, p) and has("umbrella")(e, p),
     '"of the"': has("of the"),
     "of-the": has("of the"),
-    "said:refund": has("refund", "said"),
-    "shown:refund -said:the": lambda e, p: has("refund", "shown")(e, p) and not has("the", "said")(e, p),
+    "message:refund": has("refund", "message"),
+    "observed:refund -message:the": lambda e, p: has("refund", "observed")(e, p) and not has("the", "message")(e, p),
     "system:easy": has("easy", "system"),
     "-refund": lambda e, p: not has("refund")(e, p),
     '-refund -"of the"': lambda e, p: not has("refund")(e, p) and not has("of the")(e, p),
     "tag:hard": lambda e, _: "hard" in e.tags,
     "tag:hard,easy -tag:music": lambda e, _: bool({"hard", "easy"} & set(e.tags)) and "music" not in e.tags,
     "tag:hard tag:music": lambda e, _: {"hard", "music"} <= set(e.tags),
-    "tool:buy_now": lambda e, p: has("buy now", "said")(e, p),
+    "tool:buy_now": lambda e, p: has("buy now", "message")(e, p),
     "env:toy,shop stage:rl": lambda e, _: e.env in ("toy", "shop") and e.stage == "rl",
     "-stage:rl": lambda e, _: e.stage != "rl",
     "split:test": lambda e, _: e.split == "test",
@@ -189,7 +189,7 @@ def test_a_page_that_none_gave_is_refused(run: Path):
 
 def test_excerpts_show_where_the_words_are(run: Path):
     with EpisodeStore(run) as store:
-        for text in ("refund", '"of the"', "said:the refund", "error:the"):
+        for text in ("refund", '"of the"', "message:the refund", "error:the"):
             found = store.search(text)
             assert found.rows
             for row in found.rows:
@@ -199,16 +199,16 @@ def test_excerpts_show_where_the_words_are(run: Path):
                 assert {hit.replace(".", "") for hit in hits} <= {"refund", "of the", "the"}
                 if part != "error":
                     shown = store.load(row.entry.id).trajectories[seat].turns[turn]
-                    texts = {"said": (shown.message,), "shown": shown.observed, "system": shown.observed}[part]
+                    texts = {"message": (shown.message,), "observed": shown.observed, "system": shown.observed}[part]
                     whole = " ".join(str(message).lower() for message in texts)
                     assert all(hit in whole for hit in hits)
         assert all(row.excerpt is None for row in store.search("tag:hard -refund").rows)
 
 
 HOSTILE = (
-    '"', 'a" OR b', "NEAR(", "NEAR(a b, 3)", "a*", "said:a", "{said} : a", "a AND b", "a OR b", "NOT a", "^a", "a + b",
-    "'; DROP TABLE episodes; --", "a\x00b", "\ud800a", "\U0001f600a", "a\ue000b", "\x01a\x02", "é", "漢字", "%a_",
-    "a\\", "-a", "(a", "a)", "\u202ea",
+    '"', 'a" OR b', "NEAR(", "NEAR(a b, 3)", "a*", "message:a", "{message} : a", "a AND b", "a OR b", "NOT a", "^a",
+    "a + b", "'; DROP TABLE episodes; --", "a\x00b", "\ud800a", "\U0001f600a", "a\ue000b", "\x01a\x02", "é", "漢字",
+    "%a_", "a\\", "-a", "(a", "a)", "\u202ea",
 )  # fmt: skip
 
 
@@ -216,7 +216,7 @@ HOSTILE = (
 def test_hostile_words_are_only_words(tmp_path: Path, text: str):
     """A phrase of anything finds the episode that has it, and not the one that would fit it as code."""
     with recorded(tmp_path, group_of(f"x {text} y", name="it"), group_of("a c b", name="other")) as store:
-        for part in ("", "said:"):
+        for part in ("", "message:"):
             if text == '"':
                 with pytest.raises(QueryError, match="no letter or digit"):
                     store.search(part + quoted(text))
@@ -277,9 +277,9 @@ def test_what_a_new_context_shows_again_is_held_once(tmp_path: Path):
     turns = (first, dataclasses.replace(second, parent=-1, observed=(again, Message(Role.USER, "more"))))
     episode = dataclasses.replace(group.episodes[0], trajectories=(Trajectory("agent", turns, Ending.DONE),))
     with recorded(tmp_path, dataclasses.replace(group, episodes=(episode,))) as store:
-        assert store.search("said:needle").rows[0].excerpt.turn == 0
-        assert ids(store, "shown:needle") == []
-        assert ids(store, "shown:more") == ["a"]
+        assert store.search("message:needle").rows[0].excerpt.turn == 0
+        assert ids(store, "observed:needle") == []
+        assert ids(store, "observed:more") == ["a"]
 
 
 def test_an_index_made_again_is_the_same(run: Path, tmp_path: Path):

@@ -1,14 +1,21 @@
 """Demonstrations: how many distinct ones, which are kept, and what is said where there are none."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
 
 import pytest
 from made_world import Odd, Play, components, renderer, sampled, seeds, stage_of
 
+from sojourn.agents.plain import Plain, PlainSeat
+from sojourn.credit.constant import Constant
 from sojourn.errors import ConfigError, InfrastructureError
+from sojourn.protocols import Agent, AgentContext
 from sojourn.rollout.runner import Rollout
+from sojourn.sources.context import StageContext
 from sojourn.sources.experts import Experts
-from sojourn.types import Message, Role, Task
+from sojourn.train.assemble import Components
+from sojourn.types import Message, Observation, Role, Task
 
 
 async def test_distinct_demonstrations_are_played_once_and_come_round_again():
@@ -56,6 +63,13 @@ async def test_where_none_can_be_used_the_cause_is_said(world: Odd, said: str):
         await Experts(width=3).bind(components(world), "warmup", 1).take(0)
 
 
+async def test_full_contexts_are_not_blamed_on_the_experts():
+    parts = components(Odd())
+    parts.runner.max_context = 4
+    with pytest.raises(ConfigError, match=r"used: 3 of them filled the context: raise backend\.max_context"):
+        await Experts(width=3).bind(parts, "warmup", 1).take(0)
+
+
 async def test_a_demonstration_that_failed_is_left_out_even_when_all_are_wanted():
     with pytest.raises(ConfigError, match="the expert lost its way"):
         await Experts(width=1, success_only=False).bind(components(Odd(lost=True)), "warmup", 1).take(0)
@@ -97,3 +111,45 @@ async def test_a_demonstration_that_the_world_broke_is_played_again_when_its_tur
     source = Experts(width=2, distinct_tasks=2, success_only=False).bind(components(world), "warmup", 3)
     assert [seeds(await source.take(step)) for step in range(3)] == [[0], [0, 1], [0, 1]]
     assert world.plays == {0: 1, 1: world.broken + 1}
+
+
+@dataclass(frozen=True)
+class Planner:
+    """An agent that samples a plan, and then the action, in each turn."""
+
+    def seat(self, context: AgentContext) -> PlannerSeat:
+        return PlannerSeat(Plain(), context)
+
+
+class PlannerSeat(PlainSeat):
+    async def act(self, observation: Observation, state: str | None = None) -> Message:
+        plan = await super().act(observation, state)
+        return await super().act(Observation((Message(Role.USER, f"Do it: {plan.text}"),)), state)
+
+
+class DemonstratingPlanner(Planner):
+    def demonstrated(self, action: Message) -> tuple[Message, Message]:
+        return Message(Role.ASSISTANT, f"I will say {action.text}."), action
+
+
+async def test_an_agent_that_samples_twice_a_turn_is_refused_before_the_run_begins():
+    made = components(Odd())
+    await Experts(width=2).check(imitating(made, made.recipe.agent))
+    with pytest.raises(
+        ConfigError, match=r"'warmup' clones .* Planner samples 2 times in a turn.*demonstrated\(action\)"
+    ):
+        await Experts(width=2).check(imitating(made, Planner()))
+    await Experts(width=2).check(imitating(made, DemonstratingPlanner()))
+
+
+async def test_an_agent_that_says_what_its_turns_are_made_of_is_warmed_up():
+    made = components(Odd())
+    made.runner.agent = DemonstratingPlanner()
+    object.__setattr__(made.recipe.sampling, "max_tokens", 32)
+    [group] = await Experts(width=1, success_only=False).bind(made, "warmup", 1).take(0)
+    [trajectory] = group.trajectories
+    assert [turn.message and turn.message.text for turn in trajectory.turns] == ["I will say yes.", "yes"]
+
+
+def imitating(made: Components, agent: Agent) -> StageContext:
+    return replace(stage_of(made, "warmup"), agent=agent, estimator=Constant())

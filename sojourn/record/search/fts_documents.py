@@ -10,7 +10,7 @@ from sojourn.call_text import call_text
 from sojourn.types import Episode, Message, Role
 
 # the parts of an episode's text that can be searched, with the column that the index on disk has for each
-COLUMN_OF_PART = {"said": "said", "shown": "shown", "system": "brief", "error": "error"}
+COLUMN_OF_PART = {"message": "said", "observed": "shown", "system": "brief", "error": "error"}
 PARTS = tuple(COLUMN_OF_PART)
 MAX_CHARACTERS = 1 << 18  # of one passage, beyond which nothing is indexed
 BORDER = "\ue000"  # between passages: a word for SQLite that no text or query has, so no phrase spans two passages
@@ -21,8 +21,8 @@ _REPLACED = re.compile("[\x00-\x02\ud800-\udfff\ue000]")
 class Passage(NamedTuple):
     """One text with its place: `part` is one of `PARTS`; seat and turn are -1 for the error of an episode.
 
-    "said" are the texts, thoughts and tool calls of the agents, "shown" the observations, "system" the system messages,
-    and "error" is the infrastructure failure of an episode, or of closing its world.
+    "message" are the texts, thoughts and tool calls of the agents, "observed" the observations, "system" the system
+    messages, and "error" is the infrastructure failure of an episode, or of closing its world.
     """
 
     seat: int
@@ -57,9 +57,9 @@ def _repeated_passages(episode: Episode) -> Iterator[Passage]:
     for seat, trajectory in enumerate(episode.trajectories):
         for number, turn in enumerate(trajectory.turns):
             for message in turn.observed:
-                yield Passage(seat, number, "system" if message.role is Role.SYSTEM else "shown", _text(message))
+                yield Passage(seat, number, "system" if message.role is Role.SYSTEM else "observed", _text(message))
             if turn.message is not None:
-                yield Passage(seat, number, "said", _text(turn.message))
+                yield Passage(seat, number, "message", _text(turn.message))
     for failure in filter(None, (episode.error, episode.close_error)):
         yield Passage(-1, -1, "error", failure)
 

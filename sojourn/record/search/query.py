@@ -1,6 +1,6 @@
 """Parses the language in which the episodes of a run are searched; a query is one line of text.
 
-    refund "out of stock" -umbrella tag:hard,easy reward:>0.5 step:3..7 -tool:click said:sorry sort:-reward
+    refund "out of stock" -umbrella tag:hard,easy reward:>0.5 step:3..7 -tool:click message:sorry sort:-reward
 
 All words and "quoted phrases" must occur in the texts of the episode; `-` before a term negates it. Case and accents
 do not count, and only whole words match. `KEYS` lists what may stand before a colon: several values separated by commas
@@ -22,8 +22,8 @@ from sojourn.record.search.fts_documents import clean
 from sojourn.types import Ending
 
 TEXTS = {
-    "said": "words of an agent's messages, thoughts and tool calls",
-    "shown": "words of the observations",
+    "message": "words of an agent's messages, thoughts and tool calls",
+    "observed": "words of the observations",
     "system": "words of the system messages",
     "error": "any, none, or words of an infrastructure failure",
 }
@@ -59,7 +59,7 @@ SORTS = {
 }
 KEYS = TEXTS | EXACT | NUMBERS | {"sort": f"{', '.join(SORTS)}; - before the last three reverses them"}
 
-OLD_KEYS = {"brief": "system"}  # renamed keys, with their new names
+OLD_KEYS = {"brief": "system", "said": "message", "shown": "observed"}  # renamed keys, with their new names
 ORDERS = ("newest", "oldest", *(f"{sign}{name}" for name in ("reward", "turns", "tokens") for sign in ("", "-")))
 CHOICES = {"ending": tuple(Ending), "success": ("yes", "no")}
 FAILED = {"any": True, "none": False}
