@@ -36,7 +36,14 @@ def git(folder: Path, *words: str) -> str:
 def copy(tmp_path: Path) -> Path:
     """The part of the package that says what it is."""
     package = Path(sojourn.__file__).parent
-    for name in ("__init__.py", "types.py", "record/__init__.py", "record/source.py"):
+    for name in (
+        "__init__.py",
+        "types.py",
+        "version.py",
+        "train/__init__.py",
+        "record/__init__.py",
+        "record/source.py",
+    ):
         (tmp_path / "sojourn" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(package / name, tmp_path / "sojourn" / name)
     return tmp_path
