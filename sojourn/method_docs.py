@@ -5,17 +5,20 @@ Everything is read from the components themselves, so that the descriptions cann
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from sojourn.abilities import Learns, Unverified, env_needs, provided, reads_critic, task_data, valid_for
 from sojourn.config.components import COMPONENTS
 from sojourn.config.lookup import find, names, nearest
 from sojourn.config.registry import build
-from sojourn.errors import ConfigError
+from sojourn.errors import ConfigError, MissingExtraError
 from sojourn.protocols import Stateful
 from sojourn.train.recipe import Recipe
 
@@ -30,6 +33,7 @@ NEEDS_IN_WORDS = {  # what a loss reads of the trainer's forward pass, in words
 UNVERIFIED_RECIPES = {  # by the name of a preset whose method is no component: the text that was read of its source
     "gui_owl": "the paper's abstract and accounts of it were read, not its equations",
 }
+UNKNOWN = "known once its package is installed: pip install 'sojourn[torch]'"
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 
 
@@ -59,12 +63,12 @@ def methods(kind: str = "") -> list[Method]:
     """Returns the methods of a kind, or of all kinds. Raises `ConfigError` for a kind that has no methods."""
     if kind and kind not in KINDS:
         raise ConfigError(f"'{kind}' is no kind of method: {nearest(kind, KINDS)}")
-    return [_method(k, name) for k in ([kind] if kind else KINDS) for name in names(k)]
+    return [_known(k, name) for k in ([kind] if kind else KINDS) for name in names(k)]
 
 
 def of_name(name: str) -> list[Method]:
     """Returns the methods of a name, of any kind. Raises `ConfigError` where there is none."""
-    matches = [_method(kind, name) for kind in KINDS if name in names(kind)]
+    matches = [_known(kind, name) for kind in KINDS if name in names(kind)]
     if not matches:
         known = [*KINDS, *(known for kind in KINDS for known in names(kind))]
         raise ConfigError(f"'{name}' is neither a method nor a kind of method: {nearest(name, known)}")
@@ -125,6 +129,26 @@ def _page() -> Iterator[str]:
 def with_links(source: str) -> str:
     """Returns a text in Markdown whose arXiv numbers are links."""
     return ARXIV.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", source)
+
+
+def _known(kind: str, name: str) -> Method:
+    """Describes a method; one that needs a package that is not installed is described by its docstring alone."""
+    try:
+        return _method(kind, name)
+    except MissingExtraError:
+        if name not in COMPONENTS[kind]:
+            raise
+        text = _docstring(*COMPONENTS[kind][name].split(":"))
+        return Method(kind, name, *_summary_and_sources(text), (), UNKNOWN, "", text)
+
+
+def _docstring(module: str, name: str) -> str:
+    """Returns the docstring of a class, which is read from its file, as its module cannot be imported."""
+    spec = find_spec(module)
+    file = spec.origin if spec is not None else None
+    assert file is not None, f"{module} is registered, but has no file"
+    classes = ast.walk(ast.parse(Path(file).read_text(encoding="utf-8")))
+    return next(ast.get_docstring(c) or "" for c in classes if isinstance(c, ast.ClassDef) and c.name == name)
 
 
 def _method(kind: str, name: str) -> Method:

@@ -82,18 +82,6 @@ def test_no_page_mentions_a_file_of_ours_that_is_not_there():
             assert (ROOT / mentioned).exists(), f"{name(page)} mentions {mentioned}"
 
 
-def test_the_page_of_columns_has_every_column_of_parquet():
-    pytest.importorskip("pyarrow", reason="Parquet is an extra")
-    from sojourn.record.export.parquet import schema
-
-    page = (ROOT / "docs" / "export-columns.md").read_text()
-    listed = [
-        name for row in re.findall(r"^\| (`[^|]*`) \|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
-    ]
-    columns = schema().names
-    assert listed[: len(columns)] == [*columns], "list them in their order"
-
-
 def test_the_citation_and_the_changelog_are_of_this_version():
     citation = (ROOT / "CITATION.cff").read_text()
     assert f"version: {sojourn.__version__}\n" in citation.replace("cff-version: 1.2.0\n", "")

@@ -1,5 +1,6 @@
 """The menu says what the components say, and the documentation's page is the menu."""
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from sojourn import method_docs
 from sojourn.commands.arguments import print_unverified
 from sojourn.config.components import COMPONENTS
 from sojourn.errors import ConfigError
+from sojourn.method_docs import ARXIV
 from sojourn.train.resolve import load
 
 PAGE = Path(__file__).parent.parent / "docs" / "methods.md"
@@ -159,6 +161,38 @@ def test_a_name_shows_its_methods_whole():
     assert "unverified: an account of the paper" in " ".join(_sojourn("methods", "estimator").stdout.split())
 
 
+WITHOUT_TORCH = """
+import importlib.abc, json, sys
+
+class Hidden(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+sys.meta_path.insert(0, Hidden())
+from sojourn import method_docs
+
+print(json.dumps([[m.kind, m.name, m.summary, m.sources, m.goes_with] for m in method_docs.methods()]))
+"""
+
+
+def test_without_torch_all_methods_are_listed_with_their_sources():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    known = method_docs.methods()
+    assert [each[:4] for each in found] == [[m.kind, m.name, m.summary, list(m.sources)] for m in known]
+    assert {m.goes_with for m in known}.isdisjoint({method_docs.UNKNOWN})
+    assert {each[1] for each in found if each[4] == method_docs.UNKNOWN} > {"ppo", "gspo", "nll"}
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_the_table_of_methods_cuts_nothing(width):
+    shown = _sojourn("methods", width=width).stdout
+    assert "…" not in shown
+    wanted = {number for m in method_docs.methods() for source in m.sources for number in ARXIV.findall(source)}
+    assert wanted <= set(ARXIV.findall(shown))
+
+
 def test_a_recipe_says_which_of_its_methods_are_unverified(capsys):
     """Wherever they stand: as a base, in rewards and streams, and as the preset itself."""
     told = {
@@ -186,11 +220,11 @@ def test_the_presets_page_lists_those_that_are_unverified():
         assert bool(list(method_docs.unverified(recipe))) == (f"[`{path.stem}`]({path.name})" in page), path.stem
 
 
-def _sojourn(*args: str) -> subprocess.CompletedProcess[str]:
+def _sojourn(*args: str, width: int = 500) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "sojourn", *args],
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "COLUMNS": "500"},
+        env={**os.environ, "COLUMNS": str(width)},
     )

@@ -84,7 +84,8 @@ def _difference(name: str, against: str, tasks: Sequence[TaskResult], a: int, b:
 
 def result_table(results: Sequence[Result]) -> Table:
     """Returns a table with the estimates of each operator, with 95% intervals of the success rate."""
-    table = Table("operator", box=None, pad_edge=False, padding=(0, 2, 0, 0), title="", header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title="", header_style="bold")
+    table.add_column("operator", overflow="fold")
     for column in ("success", "reward", "turns", "tokens", "s", "failed"):
         table.add_column(column, justify="right", no_wrap=True)
     for one in results:
@@ -99,7 +100,8 @@ def result_table(results: Sequence[Result]) -> Table:
 def difference_table(results: Sequence[Difference]) -> Table:
     """Returns a table of the paired differences with 95% intervals, and the numbers of better, equal and worse
     tasks."""
-    table = Table("by task", box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("by task", overflow="fold")
     for column in ("success", "reward", "better", "same", "worse"):
         table.add_column(column, justify="right", no_wrap=True)
     for one in results:

@@ -13,9 +13,13 @@ from sojourn.errors import ConfigError
 from sojourn.terminal.output import CleanConsole
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table
 
     from sojourn.method_docs import Method
+
+
+WIDE = 110  # characters, from which a table of methods has all its columns
 
 
 def envs(
@@ -74,17 +78,26 @@ def methods(
         for method in method_docs.of_name(which):
             CleanConsole().print(_method_sheet(method))
     else:
-        CleanConsole().print(_method_table(method_docs.methods(which)))
+        console = CleanConsole()
+        console.print(_method_table(method_docs.methods(which), console.width))
 
 
-def _method_table(methods: list[Method]) -> Table:
+def _method_table(methods: list[Method], width: int) -> RenderableType:
+    """Returns the table of methods. On a narrow terminal, what they need and go with is left to the sheet of each."""
+    from rich.console import Group
     from rich.table import Table
 
-    shown = Table("kind", "name", "what it is", "from", "needs", "goes with", box=None, padding=(0, 1, 1, 0))
+    wide = width >= WIDE
+    shown = Table("kind", box=None, padding=(0, 1, 1, 0))
+    shown.add_column("name", no_wrap=True)
+    shown.add_column("what it is", overflow="fold")
+    shown.add_column("from", overflow="fold", min_width=len("arXiv:2402.14740;"))
+    for heading in ("needs", "goes with") if wide else ():
+        shown.add_column(heading)
     for method in methods:
-        cells = (method.summary, method.origin, ", ".join(method.needs), method.goes_with)
+        cells = (method.summary, method.origin, *((", ".join(method.needs), method.goes_with) if wide else ()))
         shown.add_row(method.kind, Text(method.name, "bold"), *cells)
-    return shown
+    return shown if wide else Group(shown, Text("what one needs and goes with: sojourn methods NAME", "dim"))
 
 
 def _method_sheet(method: Method) -> Table:

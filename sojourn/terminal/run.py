@@ -33,7 +33,7 @@ from sojourn.terminal.runs import STYLES
 NEWEST_EPISODES = 10
 LAST_STEPS = 5  # whose values are shown
 MAX_FAILURES = 10_000  # failed episodes whose causes are counted
-LABEL, VALUE, TREND = 11, 7, 24  # widths in characters
+LABEL, VALUE, TREND, MIN_TREND = 11, 7, 24, 8  # widths in characters
 
 
 @dataclass(frozen=True)
@@ -205,12 +205,13 @@ def _steps(measured: Sequence[metrics.Line], stage: str, width: int) -> list[Ren
     of_stage = [at for at in measured if at.stage == stage]
     if not of_stage:
         return []
-    room = min(LAST_STEPS if width < 100 else 2 * LAST_STEPS, len(of_stage))
-    trend = min(max(width - LABEL - (VALUE + 1) * room - 4, 8), 2 * TREND, max(len(of_stage), 8))
+    fitting = max((width - LABEL - MIN_TREND - 3) // (VALUE + 1), 1)
+    room = min(LAST_STEPS if width < 100 else 2 * LAST_STEPS, fitting, len(of_stage))
+    trend = min(max(width - LABEL - (VALUE + 1) * room - 3, MIN_TREND), 2 * TREND, max(len(of_stage), MIN_TREND))
     head = " ".join(f"{at.step:>{VALUE}}" for at in of_stage[-room:])
     lines: list[RenderableType] = [
         Text(),
-        Text(f"{f'{one_line(stage, 40)}, step':<{LABEL + trend + 2}}  {head}", "dim"),
+        Text(f"{f'{one_line(stage[: min(40, LABEL + trend - 4)])}, step':<{LABEL + trend + 2}}  {head}", "dim"),
     ]
     for measure in MEASURES:
         values = [measure.value(at.values) for at in of_stage]

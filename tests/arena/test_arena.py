@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
@@ -9,12 +10,15 @@ from pathlib import Path
 
 import pytest
 from played_match import match
+from rich.console import Console
 from starlette.testclient import TestClient
 
 from sojourn.arena.checkpoints import CheckpointOperator
+from sojourn.arena.results import Difference, difference_table
 from sojourn.envs.tools import as_family
 from sojourn.envs.toy import Toy
 from sojourn.errors import ConfigError, ModelError, RecordError
+from sojourn.intervals import mean
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.view.server import application
 from tests.envs.loopback import served
@@ -186,3 +190,14 @@ def test_a_checkpoint_operator_names_its_weights_after_an_at_sign(trained: Path)
         "2",
         "run@2",
     )
+
+
+def test_names_that_are_wider_than_their_column_are_shown_whole() -> None:
+    estimate = mean([0.0, 1.0, 0.5])
+    names = [f"runs/toy-grpo-2026-11-2{day}-with-a-long-name@{day}20" for day in (1, 2)]
+    row = Difference(names[1], names[0], estimate, estimate, 1, 1, 1)
+    console = Console(width=80, file=io.StringIO())
+    console.print(difference_table([row]))
+    rows = console.file.getvalue().splitlines()[1:]
+    column = "".join(row[: rows[0].index("+0.50")] for row in rows)
+    assert "".join(column.split()) == f"{names[1]}-{names[0]}"

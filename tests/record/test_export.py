@@ -413,12 +413,12 @@ def test_a_file_that_cannot_be_read_is_refused_at_its_line(tmp_path: Path, text:
     assert str(path) in str(told.value)
 
 
-DOCS = Path(__file__).parents[2] / "docs" / "provenance.md"
+DOCS = Path(__file__).parents[2] / "docs" / "export-columns.md"
 
 
 def test_every_column_of_parquet_is_documented_with_its_type():
     pa = pytest.importorskip("pyarrow")
-    section = DOCS.read_text().partition("## Columns of Parquet")[2].partition("\n## ")[0]
+    section = DOCS.read_text().partition("## Parquet: a row for each turn")[2].partition("\n## ")[0]
     rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| `")]
     documented = {name: kind.strip() for names, kind in rows for name in re.findall("`([a-z_]+)`", names)}
     fields = list(parquet.schema())
@@ -431,7 +431,7 @@ def test_every_column_of_parquet_is_documented_with_its_type():
 
 def test_the_documented_function_puts_prompts_together(runs: dict[str, Path], tmp_path: Path):
     pq = pytest.importorskip("pyarrow.parquet")
-    section = DOCS.read_text().partition("## Columns of Parquet")[2].partition("\n## ")[0]
+    section = DOCS.read_text().partition("## Parquet: a row for each turn")[2].partition("\n## ")[0]
     scope: dict[str, Any] = {}
     exec(section.partition("```python\n")[2].partition("```")[0], scope)
     for name in ("expert", "pages"):

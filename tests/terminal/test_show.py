@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from sojourn.cli import app
 from sojourn.errors import ConfigError, RecordError
+from sojourn.record import metrics
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.terminal import episode, find, step, tokens
 from sojourn.terminal import run as runs
@@ -221,3 +222,12 @@ def test_the_command_without_a_vocabulary(run):
     (run / "config.toml").write_text(config.replace('"tiny"', '"gone.gguf"'))
     done = CliRunner().invoke(app, ["show", str(run), "rl/2/1/0", "--prompt", "1"])
     assert "has no vocabulary.json, and its model's tokenizer cannot be loaded" in str(done.exception)
+
+
+@pytest.mark.parametrize("width", [40, 60, 79, 80, 99, 100, 101, 102, 110, 120, 150])
+def test_no_row_of_the_table_of_steps_is_wider_than_the_terminal(width):
+    values = {"success": 0.5, "reward": -0.25, "entropy": 1.25e-7, "seconds_step": 12.0}
+    lines = [metrics.Line(step, "a stage of a long name", values) for step in range(30)]
+    shown = runs._steps(lines, "a stage of a long name", width)
+    assert max(len(str(line)) for line in shown) <= width
+    assert sum(" 50%" in str(line) for line in shown) == 1
