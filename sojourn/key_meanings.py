@@ -29,6 +29,7 @@ OF_CLASS = {
     "Stage.streams": "What is computed for every sampled token before estimator and losses, which name what they need.",
     "Stage.aggregate": "How tokens are averaged over a step.",
     "Stage.minibatches": "Into how many parts a step's batch is cut; each makes an update.",
+    "Stage.early_stop": "When the stage ends before its last step, by the evaluations within it.",
     "Stage.optim": "The optimiser, which begins anew with each stage.",
     "Lora.rank": "The rank of the adapters.",
     "Lora.alpha": "The adapters' product is multiplied by `alpha / rank`.",

@@ -21,9 +21,11 @@ from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.record.run_status import CHAT_FORMAT, SKIPPED_CHECKPOINTS
 from sojourn.record.run_weights import is_best
+from sojourn.record.stopped import Stopped, record_stop, stopped_stages
 from sojourn.record.summary import Summary, summarise
 from sojourn.render import pieces
 from sojourn.rewards.reward_cache import ScoredGroup
+from sojourn.train import early_stop
 from sojourn.train.assemble import Components, assemble
 from sojourn.train.episode_writer import EpisodeWriter
 from sojourn.train.evaluate import evaluate, panel
@@ -52,6 +54,7 @@ class Run:
     _errors_before: int = 0  # failed episodes before the present step
     _now: tuple[str, int] = (BEFORE, 0)  # the stage and step under which a failure is recorded
     _source: Source | None = None
+    _best_at_stop: bool = False  # whether the evaluation that stopped the stage is the best of the run
 
     def see(self, episode: Episode) -> None:
         """Shows an episode that has ended, and keeps it to be recorded if it failed."""
@@ -93,14 +96,15 @@ class Run:
         wants_reference = any(stream.reference for stream in stage.streams) or self._measures_drift(stage)
         trainer.begin(stage.optim, stage.steps * stage.minibatches, reference=wants_reference)
         seen = sum(earlier.groups.tasks(earlier.steps) for earlier in self.recipe.stages[:number])
+        self._best_at_stop = False
         self._source = stage.groups.bind(self.components, stage.name, stage.steps, seen)
         self._begin_streams(stage.streams)
-        start = 0
+        start = position["step"] if resumed is not None else 0
+        end = self._end(stage, start)
         if resumed is not None:
-            start = position["step"]
-            trainer.load(resumed.weights, weights_only=start == stage.steps)
+            trainer.load(resumed.weights, weights_only=start == end)
             for name, part in self._stateful(stage).items():
-                if start < stage.steps or name in position["parts"]:
+                if start < end or name in position["parts"]:
                     what = f"'{name}' ({type(part).__name__}) in {resumed.path}"
                     with checkpoint.restoring(what, f"the stage '{stage.name}'"):
                         part.restore(position["parts"][name])
@@ -112,7 +116,7 @@ class Run:
         expected = stage.groups.width * (group_size(stage.groups) or 0) if live else 0
         self.display.stage(stage.name, stage.steps, start=start, episodes=expected)
         loop = StageLoop(
-            steps=stage.steps,
+            steps=end,
             start=start,
             source=self._source,
             rewards=self.components.rewards,
@@ -134,12 +138,24 @@ class Run:
         finally:
             await self._source.close()
             await self.writer.finish()
-        if start < stage.steps:
-            self._checkpoint(number, stage.steps)
-        if start < stage.steps or not any(e["name"] == stage.name for e in self.folder.evaluations()):
-            best = await self._evaluate(stage.name, stage.name, stage.steps)
+        trained, end = start < end, self._end(stage, self._now[1])
+        if trained:
+            saved = self._checkpoint(number, end, ended=True)
+            if self._best_at_stop:
+                saved.mark_best()
+        if trained or not any(e["name"] == stage.name for e in self.folder.evaluations()):
+            best = await self._evaluate(stage.name, stage.name, end)
             if best:
                 checkpoint.checkpoints(self.folder.checkpoints)[-1].mark_best()
+
+    def _end(self, stage: Stage, start: int) -> int:
+        """Returns after which step a stage ends that has done `start` steps: its last, or that at which it was stopped.
+        Where it was stopped later than that, it is resumed from an earlier checkpoint, and will be stopped again."""
+        stopped = stopped_stages(self.folder).get(stage.name)
+        if stopped is not None and stopped.step == start:
+            return start
+        record_stop(self.folder, stage.name, None)
+        return stage.steps
 
     def _begin_streams(self, streams: Sequence[Stream]) -> None:
         """Copies the state of the last stage's streams into equal streams of this stage, and closes the old ones."""
@@ -171,8 +187,8 @@ class Run:
             self.writer.store.truncate(later.name, 0)
         self.recorded = {entry.id for entry in self.writer.store.query(stage=stage.name)}
 
-    async def _end_step(self, number: int, stage: Stage, step: int, result: StepResult) -> None:
-        """Records a step; evaluates and checkpoints where due."""
+    async def _end_step(self, number: int, stage: Stage, step: int, result: StepResult) -> bool:
+        """Records a step; evaluates and checkpoints where due. Returns whether the stage ends here."""
         await self._record(stage, step, result)
         if not stage.groups.live:
             await self.writer.start_failed(*self._now)
@@ -186,6 +202,9 @@ class Run:
         best, every = False, self.recipe.evaluation.every
         if every and (step + 1) % every == 0 and step + 1 < stage.steps:
             best = await self._evaluate(f"{stage.name}-{step + 1}", stage.name, step + 1)
+            if self._stops(stage, step + 1):
+                self._best_at_stop = best
+                return True
         due = self.recipe.record.checkpoint_every
         if best or (due and (step + 1) % due == 0 and step + 1 < stage.steps):
             await self.writer.finish()
@@ -193,6 +212,15 @@ class Run:
             if best:
                 saved.mark_best()
         self._reset_measurements()  # what recording and evaluation took is not the next step's
+        return False
+
+    def _stops(self, stage: Stage, step: int) -> bool:
+        """Returns whether a stage ends early after the evaluation of a step; the reason is recorded and shown."""
+        reason = stage.early_stop.reason(early_stop.results(self.folder.evaluations(), stage.name, step))
+        if reason:
+            record_stop(self.folder, stage.name, Stopped(step, reason))
+            self.display.message(f"the stage '{stage.name}' ends after {step} of {stage.steps} steps: {reason}")
+        return bool(reason)
 
     async def _record(self, stage: Stage, step: int, result: StepResult) -> None:
         """Records the trained groups with their credit and streams, and all other episodes with their scores.
@@ -264,19 +292,18 @@ class Run:
         self.display.evaluation(name, summary)
         return self.recipe.record.keep_best and is_best(self.folder, name)
 
-    def _checkpoint(self, number: int, step: int) -> Checkpoint:
+    def _checkpoint(self, number: int, step: int, ended: bool = False) -> Checkpoint:
         """Writes a checkpoint. At the end of a stage it has the weights without the optimiser, and earlier ones of the
         stage are deleted; the state of streams is left out after the last stage."""
         stages = self.recipe.stages
-        stage_ended = step == stages[number].steps
         earlier = sum(stage.steps for stage in stages[:number])
-        run_ended = stage_ended and number + 1 == len(stages)
+        run_ended = ended and number + 1 == len(stages)
         kept = {n: p for n, p in self._stateful(stages[number]).items() if not (run_ended and n.startswith("streams."))}
         parts = {name: part.state() for name, part in kept.items()}
         state = {"stage": number, "step": step, "parts": parts, "models": self.folder.models}
-        write = functools.partial(self.components.trainer.save, weights_only=stage_ended)
-        keep = 0 if stage_ended else self.recipe.record.keep
-        return checkpoint.save(self.folder.checkpoints, earlier + step, write, state, keep=keep, mark=stage_ended)
+        write = functools.partial(self.components.trainer.save, weights_only=ended)
+        keep = 0 if ended else self.recipe.record.keep
+        return checkpoint.save(self.folder.checkpoints, earlier + step, write, state, keep=keep, mark=ended)
 
 
 async def run_recipe(
