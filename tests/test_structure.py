@@ -22,8 +22,8 @@ ORDER = [
     "event_loop", "timeline", "config", "schedules", "optim", "models", "protocols", "abilities", "failures",
     "composite", "intervals", "tasks", "curricula",
     "record", "plot", "plot_recipes", "terminal", "envs", "render", "agents", "rollout", "rewards", "sources",
-    "filters", "credit", "batch", "streams", "losses", "backends", "display", "train", "checks", "replay", "arena", "method_docs",
-    "env_catalog", "model_export", "sweep", "key_meanings", "config_docs", "doctor", "view", "commands", "api",
+    "filters", "credit", "batch", "streams", "losses", "backends", "display", "train", "checks", "replay", "arena",
+    "method_docs", "env_catalog", "model_export", "sweep", "key_meanings", "config_docs", "doctor", "view", "commands", "api",
     "cli",
 ]  # fmt: skip
 ENTRANCES = {"__init__", "__main__"}
