@@ -23,8 +23,8 @@ ORDER = [
     "composite", "intervals", "tasks", "curricula",
     "record", "plot", "plot_recipes", "terminal", "envs", "render", "agents", "rollout", "rewards", "sources",
     "filters", "credit", "batch", "streams", "losses", "backends", "display", "train", "checks", "replay", "arena",
-    "method_docs", "env_catalog", "model_export", "sweep", "key_meanings", "config_docs", "doctor", "view", "commands", "api",
-    "cli",
+    "method_docs", "env_catalog", "model_export", "sweep", "key_meanings", "config_docs", "doctor", "view", "commands",
+    "api", "cli",
 ]  # fmt: skip
 ENTRANCES = {"__init__", "__main__"}
 MODULES = {
