@@ -29,6 +29,7 @@ from sojourn.models.spec import Critic, Lora, Model, Sampling
 from sojourn.optim import Optim
 from sojourn.rollout.limits import Limits
 from sojourn.rollout.runner import Rollout
+from sojourn.train.early_stop import EarlyStop
 from sojourn.train.recipe import Evaluation, Recipe, Record, Stage
 
 RUN: Mapping[str, type] = {
@@ -42,7 +43,7 @@ RUN: Mapping[str, type] = {
     "evaluation": Evaluation,
     "record": Record,
 }
-STAGES: Mapping[str, type] = {"stages": Stage, "aggregate": Aggregate, "optim": Optim}
+STAGES: Mapping[str, type] = {"stages": Stage, "aggregate": Aggregate, "optim": Optim, "early_stop": EarlyStop}
 PAGE_OF: dict[Any, str] = dict.fromkeys(RUN.values(), "run") | dict.fromkeys(STAGES.values(), "stages")
 TABLE_OF: dict[Any, str] = {cls: table for tables in (RUN, STAGES) for table, cls in tables.items()}
 SENTENCE = re.compile(r"(?<=\.)\s+(?=[A-Z`\"])")

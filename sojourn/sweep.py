@@ -20,6 +20,7 @@ from sojourn.errors import ConfigError, MissingExtraError
 from sojourn.intervals import Estimate
 from sojourn.record.atomic import write_file
 from sojourn.record.run import RunFolder
+from sojourn.record.stopped import stopped_stages
 from sojourn.record.summary import Summary
 
 MAX_RUNS = 1000
@@ -89,9 +90,11 @@ def _variant(choice: Sequence[tuple[str, Any]]) -> str:
 
 
 def finished(folder: Path) -> bool:
-    """Returns whether a run folder has the evaluations of all stages of its config."""
+    """Returns whether a run folder has the evaluations of all stages of its config, after their last steps or those at
+    which they were stopped early."""
     run = RunFolder.read(folder)
     stages = {str(stage.get("name")): int(stage.get("steps", 0)) for stage in run.config.get("stages", [])}
+    stages |= {name: stopped.step for name, stopped in stopped_stages(run).items()}
     return stages.items() <= {str(e["name"]): int(e["step"]) for e in run.evaluations()}.items()
 
 

@@ -88,7 +88,7 @@ async def train_in(resolved: Resolved, folder: RunFolder, resume: bool, progress
 
     recipe, console = resolved.recipe, CleanConsole(quiet=not progress)
     (folder.path / FAILURE).unlink(missing_ok=True)
-    print_slowdowns(recipe.backend)
+    print_slowdowns(recipe)
     console.print(f"run folder: {folder.path}", soft_wrap=True)
     if resume and {stage.name for stage in recipe.stages} <= {e["name"] for e in folder.evaluations()}:
         console.print("it is finished: nothing is left to train")
@@ -134,7 +134,7 @@ def _dry(resolved: Resolved) -> None:
         origin = Text(resolved.origins.get(path, "default"), "dim")
         console.print(f"{path} = {masked_value(path, value)!r}", origin, soft_wrap=True)
     check_buildable(resolved.recipe)
-    print_slowdowns(resolved.recipe.backend)
+    print_slowdowns(resolved.recipe)
     event_loop.run(_enter(resolved.recipe))
     console.print(f"{resolved.recipe.name}: everything can be built")
 

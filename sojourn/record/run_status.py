@@ -15,6 +15,7 @@ from sojourn.files import descriptor as open_descriptor
 from sojourn.intervals import Estimate, wilson
 from sojourn.record import metrics
 from sojourn.record.run import RunFolder
+from sojourn.record.stopped import stopped_stages
 from sojourn.record.summary import Summary
 
 Value = TypeVar("Value")
@@ -60,6 +61,7 @@ class RunStatus:
     evaluations: tuple[Evaluated, ...] = ()
     changed: float = 0.0  # seconds since the epoch
     cause: str = ""
+    stopped: tuple[str, ...] = ()  # a sentence for each stage that was stopped early
     missing: tuple[str, ...] = ()
 
     @property
@@ -104,6 +106,8 @@ def read_status(path: Path) -> RunStatus:
     )
     last = read_or(lambda: metrics.last(path / "metrics.jsonl"), None)
     cause = str(_table(read_or(lambda: run.read_json(FAILURE, {}), {})).get("cause", ""))
+    early = read_or(lambda: stopped_stages(run), {})
+    stopped = tuple(f"stage '{stage}' ended after step {one.step}: {one.reason}" for stage, one in early.items())
     missing += _skipped_checkpoints(run)
     stages = [(str(s.get("name", "")), _count(s.get("steps"))) for s in _tables(config.get("stages"))]
     evaluated = {evaluation.name for evaluation in evaluations}
@@ -128,6 +132,7 @@ def read_status(path: Path) -> RunStatus:
         evaluations=tuple(evaluations),
         changed=_changed(path),
         cause=cause if state is State.FAILED else "",
+        stopped=stopped,
         missing=tuple(missing),
     )
 

@@ -10,6 +10,7 @@ from sojourn.errors import ConfigError, RecordError
 from sojourn.record import checkpoint
 from sojourn.record.checkpoint import BEST, Checkpoint
 from sojourn.record.run import RunFolder
+from sojourn.record.stopped import stopped_stages
 from sojourn.record.summary import Summary
 
 BEFORE = "before"
@@ -43,11 +44,13 @@ def available_weights(run: Path) -> list[Weights]:
 
     The checkpoint at the end of a stage is named after the stage, others after their number of steps.
     """
-    stages = RunFolder.read(run).config.get("stages", [])
+    folder = RunFolder.read(run)
+    stages, stopped = folder.config.get("stages", []), stopped_stages(folder)
     done, ends = 0, dict[int, str]()
     for stage in stages if isinstance(stages, list) else ():
-        done += int(stage.get("steps", 0))
-        ends[done] = str(stage.get("name", done))
+        name, steps = str(stage.get("name", "")), int(stage.get("steps", 0))
+        ends[done + (stopped[name].step if name in stopped else steps)] = name
+        done += steps
     held = checkpoint.checkpoints(run / "checkpoints")
     return [Weights(BEFORE, None), *(Weights(ends.get(c.step, str(c.step)), c) for c in held)]
 

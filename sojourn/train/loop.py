@@ -41,7 +41,7 @@ class StageLoop:
     aggregate: Aggregate
     trainer: Trainer
     curriculum: Curriculum
-    on_step_end: Callable[[int, StepResult], Awaitable[None]]  # records, evaluates and checkpoints when due
+    on_step_end: Callable[[int, StepResult], Awaitable[bool]]  # records; evaluates when due; True ends the stage
     minibatches: int = 1
     start: int = 0
     filters: Sequence[Filter] = ()
@@ -77,7 +77,8 @@ async def train(stage: StageLoop) -> None:
         metrics = {**_combined(updates), **learned, "version": await stage.trainer.publish()}
         played = stage.rewards.pop_before(stage.first_slot_after(step))
         stage.curriculum.observe([scored.group for scored in played], [scored.scores for scored in played])
-        await stage.on_step_end(step, StepResult(kept, judged, credit, streams, metrics, played))
+        if await stage.on_step_end(step, StepResult(kept, judged, credit, streams, metrics, played)):
+            return
 
 
 def _combined(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:

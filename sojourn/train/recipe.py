@@ -31,6 +31,7 @@ from sojourn.render.auto import Auto
 from sojourn.rewards.native import Native
 from sojourn.rollout.runner import Rollout
 from sojourn.sources.slots import Slots
+from sojourn.train.early_stop import EarlyStop
 from sojourn.types import SamplingParams
 
 NAME = Text(r"[A-Za-z0-9._-]{1,64}", "1 to 64 of the characters a-z, A-Z, 0-9, '-', '_' and '.'")
@@ -105,6 +106,7 @@ class Stage:
     aggregate: Aggregate = field(default_factory=Aggregate)
     minibatches: Annotated[int, Range(1, 1024)] = 1
     optim: Optim = field(default_factory=Optim)
+    early_stop: EarlyStop = field(default_factory=EarlyStop)
 
     def __post_init__(self) -> None:
         if not self.losses:
@@ -130,7 +132,6 @@ class Recipe:
     curriculum: Annotated[CurriculumConfig, Kind("curriculum")] = field(default_factory=Cycle)
     evaluation: Evaluation = field(default_factory=Evaluation)
     record: Record = field(default_factory=Record)
-    unverified: str = ""  # of a preset whose paper nobody has read: the text that was read instead
 
 
 def _default_backend() -> Backend:

@@ -18,6 +18,7 @@ from sojourn.abilities import (
 from sojourn.errors import ConfigError
 from sojourn.protocols import EnvFamily, Loss, Stream
 from sojourn.rollout.world import seats_of_world, worlds_of
+from sojourn.train.early_stop import evaluations_within
 from sojourn.train.recipe import Recipe, Stage
 
 PASS_COLUMNS = frozenset({"entropy", "critic"})  # what every backend's forward pass gives a loss
@@ -38,6 +39,7 @@ def check_needs(recipe: Recipe) -> None:
         if len(streams) < len(stage.streams):
             raise ConfigError(f"stage '{stage.name}': two streams provide the same values: keep one of the two")
         _check_valid(stage)
+        _check_early_stop(stage, recipe.evaluation.every)
         _check_columns(stage)
         _check_group_size(stage, recipe.env)
         needed = frozenset().union(stage.estimator.needs, *(loss.needs - pass_columns for loss in stage.losses))
@@ -136,6 +138,19 @@ def _check_group_size(stage: Stage, env: EnvFamily) -> None:
             f"stage '{stage.name}': minibatches = {stage.minibatches}, but a step has {trajectories} trajectories: "
             "expected at most as many minibatches"
         )
+
+
+def _check_early_stop(stage: Stage, every: int) -> None:
+    """Refuses an early stop in a stage that has too few evaluations within it for that."""
+    count, rule = evaluations_within(stage.steps, every), stage.early_stop
+    if not rule.active or count > rule.patience:
+        return
+    needed = f"more than {rule.patience}" if rule.patience else "at least one"
+    raise ConfigError(
+        f"stage '{stage.name}': early_stop needs {needed} of the evaluations within the stage, but evaluation.every = "
+        f"{every} gives {count} in its {stage.steps} steps: set evaluation.every to at most "
+        f"{max((stage.steps - 1) // (rule.patience + 1), 1)}, or remove early_stop"
+    )
 
 
 def _check_valid(stage: Stage) -> None:

@@ -64,7 +64,7 @@ async def updates(loss, seed=0):
         minibatches=COUNT,
         trainer=made,
         curriculum=curriculum,
-        on_step_end=lambda step, result: answer(None),
+        on_step_end=lambda step, result: answer(False),
     )
     await train(run)
     assert len(made.seen) == COUNT
