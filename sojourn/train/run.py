@@ -293,15 +293,17 @@ class Run:
         return self.recipe.record.keep_best and is_best(self.folder, name)
 
     def _checkpoint(self, number: int, step: int, ended: bool = False) -> Checkpoint:
-        """Writes a checkpoint. At the end of a stage it has the weights without the optimiser, and earlier ones of the
-        stage are deleted; the state of streams is left out after the last stage."""
+        """Writes a checkpoint. At the end of a stage, earlier ones of the stage are deleted, and it has the weights
+        without the optimiser; after the last stage, it has either all of it or no state of streams either."""
         stages = self.recipe.stages
         earlier = sum(stage.steps for stage in stages[:number])
         run_ended = ended and number + 1 == len(stages)
-        kept = {n: p for n, p in self._stateful(stages[number]).items() if not (run_ended and n.startswith("streams."))}
+        full = self.recipe.record.keep_optimizer if run_ended else not ended
+        bare = run_ended and not full
+        kept = {n: p for n, p in self._stateful(stages[number]).items() if not (bare and n.startswith("streams."))}
         parts = {name: part.state() for name, part in kept.items()}
-        state = {"stage": number, "step": step, "parts": parts, "models": self.folder.models}
-        write = functools.partial(self.components.trainer.save, weights_only=ended)
+        state = {"stage": number, "step": step, "parts": parts, "models": self.folder.models, "full": full}
+        write = functools.partial(self.components.trainer.save, weights_only=not full)
         keep = 0 if ended else self.recipe.record.keep
         return checkpoint.save(self.folder.checkpoints, earlier + step, write, state, keep=keep, mark=ended)
 
