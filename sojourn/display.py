@@ -108,6 +108,11 @@ class Display:
             f"{overall.episodes} episodes of {overall.tasks} tasks"
             + (f", {summary.errors} errors" * bool(summary.errors))
         )
+        if summary.full_contexts:
+            self.message(
+                f"{summary.full_contexts} of the {overall.episodes} episodes of {name} ended because their context was "
+                'full: raise backend.max_context, or keep less in it: agent.history = "window" or "page"'
+            )
         self._refresh()
 
     def recall(self, name: str, summary: Summary) -> None:

@@ -20,7 +20,6 @@ OF_CLASS = {
     "Recipe.curriculum": "What decides which task each group plays.",
     "Recipe.evaluation": "What evaluations play, and when.",
     "Recipe.record": "What is recorded, and where.",
-    "Recipe.unverified": "What a preset says that was read in place of its paper; a run prints it as a note.",
     "Stage.name": "What the stage is called in records, and in overrides such as `stages.rl.steps=5`.",
     "Stage.steps": "How many steps are trained; each publishes new weights.",
     "Stage.groups": "Where the groups of a step come from.",

@@ -20,6 +20,7 @@ from sojourn.config.lookup import find, names, nearest
 from sojourn.config.registry import build
 from sojourn.errors import ConfigError, MissingExtraError
 from sojourn.protocols import Stateful
+from sojourn.train.recipe import Recipe
 
 KINDS = ("estimator", "loss", "stream", "filter", "reward")
 SOURCE = re.compile(r"\(((?:[^()]|\([^()]*\))*(?:arXiv:\d{4}\.\d{4,5}|\b(?:19|20)\d\d\b)(?:[^()]|\([^()]*\))*)\)")
@@ -28,6 +29,9 @@ NEEDS_IN_WORDS = {  # what a loss reads of the trainer's forward pass, in words
     "critic": "a critic",
     "top_logprob": "the likeliest tokens of its own forward pass",
     "targets": "an estimator that gives the targets of a critic",
+}
+UNVERIFIED_RECIPES = {  # by the name of a preset whose method is no component: the text that was read of its source
+    "gui_owl": "the paper's abstract and accounts of it were read, not its equations",
 }
 UNKNOWN = "known once its package is installed: pip install 'sojourn[torch]'"
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
@@ -78,6 +82,8 @@ def unverified(value: Any) -> Iterator[str]:
             yield from unverified(item)
     if not is_dataclass(value) or isinstance(value, type):
         return
+    if isinstance(value, Recipe) and value.name in UNVERIFIED_RECIPES:
+        yield f"the recipe '{value.name}' is unverified: {UNVERIFIED_RECIPES[value.name]}"
     if isinstance(value, Unverified) and value.unverified:
         yield f"{_kind_and_name(value)} is unverified: {value.unverified}"
     for each in fields(value):
@@ -85,7 +91,7 @@ def unverified(value: Any) -> Iterator[str]:
 
 
 def _kind_and_name(value: Any) -> str:
-    """Returns the kind and the name of a component, as a config has them; a recipe is called by its own name."""
+    """Returns the kind and the name of a component, as a config has them."""
     target = f"{type(value).__module__}:{type(value).__qualname__}"
     registered = [(kind, name) for kind in KINDS for name, known in COMPONENTS[kind].items() if known == target]
     kind, name = registered[0] if registered else (type(value).__name__.lower(), getattr(value, "name", target))

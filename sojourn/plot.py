@@ -59,6 +59,28 @@ def curve(run_folders: Sequence[Path], out: Path) -> None:
     evaluations a t interval over seeds. A stage is drawn if it has a loss; an evaluation is at the start of its stage
     plus the steps done in it. Raises RecordError if `out` is no PNG or cannot be written; then the file is unchanged.
     """
+    new_figure = figure_class(out)
+    _require_seeds([RunFolder.read(Path(folder)) for folder in run_folders])
+    curves = read_curves(run_folders)
+    starts, end = stage_starts(curves)
+    lower = _lower_names({name for one in curves for line in one.lines for name in line.values})
+    figure = new_figure(figsize=(8, 4 + len(lower)), dpi=120, layout="constrained")
+    panels = figure.subplots(1 + len(lower), 1, sharex=True, height_ratios=[3.2, *[1] * len(lower)])
+    _success(panels[0], curves, starts)
+    for panel, (name, label) in zip(panels[1:], lower.items(), strict=True):
+        _lower(panel, curves, starts, name, label)
+    for panel in panels:
+        frame(panel, starts)
+    for stage, start in starts.items():
+        panels[0].annotate(stage, (start, 1.01), xycoords=("data", "axes fraction"), fontsize=8, color="0.35")
+    names = curves[0].name if len(curves) == 1 else f"{curves[0].name} and {len(curves) - 1} more"
+    panels[-1].set_xlabel(f"step ({names})")
+    panels[-1].set_xlim(-0.02 * end - 0.5, 1.02 * end + 0.5)
+    write_file(out, lambda temporary: figure.savefig(temporary, format="png"))
+
+
+def figure_class(out: Path) -> Any:
+    """Returns matplotlib's class of figures. Raises where it is missing, or `out` is no PNG."""
     if out.suffix != ".png":
         raise RecordError(f"the curve cannot be drawn to '{out}': curves are PNGs, name a file such as curve.png")
     try:
@@ -67,25 +89,15 @@ def curve(run_folders: Sequence[Path], out: Path) -> None:
         raise MissingExtraError(
             "a curve needs matplotlib, which is not installed: pip install sojourn[torch]"
         ) from error
-    _require_seeds([RunFolder.read(Path(folder)) for folder in run_folders])
+    return Figure
+
+
+def read_curves(run_folders: Sequence[Path]) -> list[Curve]:
+    """Returns the curves of runs. Raises RecordError where none of them has recorded anything yet."""
     curves = [_read(Path(folder)) for folder in run_folders]
     if not any(c.lines or c.evaluations for c in curves):
         raise RecordError(f"nothing to draw in {', '.join(map(str, run_folders))}: no step has been recorded yet")
-    starts, end = _starts(curves)
-    lower = _lower_names({name for one in curves for line in one.lines for name in line.values})
-    figure = Figure(figsize=(8, 4 + len(lower)), dpi=120, layout="constrained")
-    panels = figure.subplots(1 + len(lower), 1, sharex=True, height_ratios=[3.2, *[1] * len(lower)])
-    _success(panels[0], curves, starts)
-    for panel, (name, label) in zip(panels[1:], lower.items(), strict=True):
-        _lower(panel, curves, starts, name, label)
-    for panel in panels:
-        _frame(panel, starts)
-    for stage, start in starts.items():
-        panels[0].annotate(stage, (start, 1.01), xycoords=("data", "axes fraction"), fontsize=8, color="0.35")
-    names = curves[0].name if len(curves) == 1 else f"{curves[0].name} and {len(curves) - 1} more"
-    panels[-1].set_xlabel(f"step ({names})")
-    panels[-1].set_xlim(-0.02 * end - 0.5, 1.02 * end + 0.5)
-    write_file(out, lambda temporary: figure.savefig(temporary, format="png"))
+    return curves
 
 
 def _lower_names(seen: set[str]) -> dict[str, str]:
@@ -103,9 +115,9 @@ def _lower_names(seen: set[str]) -> dict[str, str]:
 
 def _require_seeds(runs: Sequence[RunFolder]) -> None:
     """Raises RecordError unless the runs differ in their seeds and in nothing else that matters."""
-    compared = [{k: v for k, v in run.config.items() if k not in ("name", "seed", "record", "backend")} for run in runs]
-    for run, values in zip(runs[1:], compared[1:], strict=True):
-        theirs, ours = dict(leaves(values, "")), dict(leaves(compared[0], ""))
+    ours = compared(runs[0])
+    for run in runs[1:]:
+        theirs = compared(run)
         if unlike := [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]:
             raise RecordError(
                 f"{runs[0].path} and {run.path} differ in {unlike[0]}: give runs that differ only in their seeds"
@@ -113,6 +125,11 @@ def _require_seeds(runs: Sequence[RunFolder]) -> None:
     seeds = [run.config.get("seed") for run in runs]
     if twice := [run.path for n, run in enumerate(runs) if seeds[n] in seeds[:n]]:
         raise RecordError(f"{twice[0]} has a seed that another run has: give each run its own, such as seed=1")
+
+
+def compared(run: RunFolder) -> dict[str, Any]:
+    """Returns the values of a run's config in which it must be like another run of the same recipe, by their keys."""
+    return dict(leaves({k: v for k, v in run.config.items() if k not in ("name", "seed", "record", "backend")}, ""))
 
 
 def smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -133,7 +150,7 @@ def _read(folder: Path) -> Curve:
     return Curve(folder.resolve().name, tuple(metrics.read(folder / "metrics.jsonl")), tuple(evaluations))
 
 
-def _starts(curves: Sequence[Curve]) -> tuple[dict[str, int], int]:
+def stage_starts(curves: Sequence[Curve]) -> tuple[dict[str, int], int]:
     """Returns where each training stage starts on the x axis, and where the last ends; of several seeds the longest
     counts."""
     lengths: dict[str, int] = defaultdict(int)
@@ -156,13 +173,18 @@ def _success(panel: Any, curves: Sequence[Curve], starts: Mapping[str, int]) -> 
         series = one.series("success", starts)
         if len(curves) == 1:
             panel.plot(*series, ".", color=TRAINING, alpha=0.35, markersize=5, label="training batch")
-    _lines(panel, [one.series("success", starts) for one in curves], starts, "smoothed")
+    draw_lines(panel, [one.series("success", starts) for one in curves], starts, "smoothed")
     _evaluations(panel, curves, starts)
+    scale_success(panel)
+    if panel.get_legend_handles_labels()[0]:
+        panel.legend(loc="best", fontsize=8, frameon=False)
+
+
+def scale_success(panel: Any) -> None:
+    """Scales a panel from 0 to 100% of success."""
     panel.set_ylim(-0.03, 1.03)
     panel.set_yticks(np.linspace(0, 1, 6), [f"{p}%" for p in range(0, 101, 20)])
     panel.set_ylabel("success rate")
-    if panel.get_legend_handles_labels()[0]:
-        panel.legend(loc="best", fontsize=8, frameon=False)
 
 
 def _evaluations(panel: Any, curves: Sequence[Curve], starts: Mapping[str, int]) -> None:
@@ -190,7 +212,7 @@ def _evaluations(panel: Any, curves: Sequence[Curve], starts: Mapping[str, int])
 
 def _lower(panel: Any, curves: Sequence[Curve], starts: Mapping[str, int], name: str, label: str) -> None:
     all_series = [one.series(name, starts) for one in curves]
-    _lines(panel, all_series, starts)
+    draw_lines(panel, all_series, starts)
     panel.set_ylabel(label, fontsize=8)
     panel.tick_params(labelsize=8)
     if not any(len(series.x) for series in all_series):
@@ -200,7 +222,13 @@ def _lower(panel: Any, curves: Sequence[Curve], starts: Mapping[str, int], name:
         panel.set_yticks([])
 
 
-def _lines(panel: Any, all_series: Sequence[Series], starts: Mapping[str, int], label: str | None = None) -> None:
+def draw_lines(
+    panel: Any,
+    all_series: Sequence[Series],
+    starts: Mapping[str, int],
+    label: str | None = None,
+    colour: str = TRAINING,
+) -> None:
     """Draws a smoothed line per run and stage, and for several runs their mean."""
     at: dict[float, list[float]] = defaultdict(list)
     for series in all_series:
@@ -209,14 +237,14 @@ def _lines(panel: Any, all_series: Sequence[Series], starts: Mapping[str, int], 
             for x, value in zip(part.x, y, strict=True):
                 at[float(x)].append(float(value))
             if len(all_series) > 1:
-                panel.plot(part.x, y, color=TRAINING, lw=0.7, alpha=0.5)
+                panel.plot(part.x, y, color=colour, lw=0.7, alpha=0.5)
     if not at:
         return
     xs = np.array(sorted(at))
     means = np.array([np.mean(at[x]) for x in xs], dtype=np.float64)
     for number, part in enumerate(_by_stage(Series(xs, means), starts)):
         text = f"mean of {len(all_series)} seeds, {label}" if len(all_series) > 1 else label
-        panel.plot(part.x, part.y, color=TRAINING, lw=1.8, label=text if label and not number else None)
+        panel.plot(part.x, part.y, color=colour, lw=1.8, label=text if label and not number else None)
 
 
 def _by_stage(series: Series, starts: Mapping[str, int]) -> list[Series]:
@@ -225,7 +253,7 @@ def _by_stage(series: Series, starts: Mapping[str, int]) -> list[Series]:
     return [Series(series.x[span], series.y[span]) for span in spans if span.any()]
 
 
-def _frame(panel: Any, starts: Mapping[str, int]) -> None:
+def frame(panel: Any, starts: Mapping[str, int]) -> None:
     panel.spines[["top", "right"]].set_visible(False)
     panel.grid(axis="y", color="0.92")
     panel.set_axisbelow(True)

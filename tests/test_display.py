@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from sojourn.display import Display
-from sojourn.record.summary import summarise
+from sojourn.record.summary import Summary, summarise
 from sojourn.types import Ending, Episode, Group, Message, Role, Sample, Score, Stop, Task, Trajectory, Turn, Versions
 
 VALUES = {
@@ -37,11 +37,11 @@ VALUES = {
 }
 
 
-def played(reward: float, number: int = 0) -> Episode:
+def played(reward: float, number: int = 0, ending: Ending = Ending.DONE) -> Episode:
     task = Task("toy", {}, number, "test")
     sample = Sample(np.arange(2), np.zeros(2, np.float32), Versions(0, 0), Stop.END)
     turn = Turn(-1, np.arange(3), sample, Message(Role.ASSISTANT, "x"), reward)
-    return Episode(str(number), task, (Trajectory("a", (turn,), Ending.DONE),))
+    return Episode(str(number), task, (Trajectory("a", (turn,), ending),))
 
 
 def broken(cause: str) -> Episode:
@@ -211,3 +211,21 @@ def test_the_lines_of_a_log_are_pairs_that_can_be_searched_for():
     display.step(0, {"loss": 2.5, "seconds_step": 1.0, "seconds_train": 0.5})
     line = console.file.getvalue().splitlines()[-1]  # type: ignore[attr-defined]
     assert line == "warmup 1/2  loss 2.5  train 50%  took 1.0 s  left 0:01"
+
+
+def test_an_evaluation_says_how_many_contexts_were_full():
+    ends = [Ending.TOKENS, Ending.TOKENS, Ending.DONE, Ending.TURNS]
+    episodes = [played(0.0, number, ending) for number, ending in enumerate(ends)]
+    groups = [Group(number, episode.task, (episode,)) for number, episode in enumerate(episodes)]
+    summary = summarise(groups, [[Score(np.zeros(1, np.float32))]] * len(ends))
+    assert summary.full_contexts == 2
+    assert Summary.from_json(summary.to_json()) == summary
+    out = io.StringIO()
+    with Display(console=Console(file=out, width=200)) as display:
+        display.evaluation("before", summary)
+        display.evaluation("none", judged())
+    assert out.getvalue().count("2 of the 4 episodes of before ended because their context was full: raise back") == 1
+    assert out.getvalue().count("ended because their context was full") == 1
+    assert [line.split()[2:] for line in out.getvalue().splitlines() if line.startswith("contexts full")] == [
+        ["2", "0"]
+    ]

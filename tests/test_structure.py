@@ -21,10 +21,10 @@ ORDER = [
     "version", "types", "finite", "call_text", "secrets", "errors", "verdict", "codec", "files", "threads",
     "event_loop", "timeline", "config", "schedules", "optim", "models", "protocols", "abilities", "failures",
     "composite", "intervals", "tasks", "curricula",
-    "record", "plot", "terminal", "envs", "render", "agents", "rollout", "rewards", "sources", "filters", "credit",
-    "batch", "streams", "losses", "backends", "display", "train", "checks", "replay", "arena", "method_docs",
-    "env_catalog", "model_export", "sweep", "key_meanings", "config_docs", "doctor", "view", "commands", "api",
-    "cli",
+    "record", "plot", "plot_recipes", "terminal", "envs", "render", "agents", "rollout", "rewards", "sources",
+    "filters", "credit", "batch", "streams", "losses", "backends", "display", "train", "checks", "replay", "arena",
+    "method_docs", "env_catalog", "model_export", "sweep", "key_meanings", "config_docs", "doctor", "view", "commands",
+    "api", "cli",
 ]  # fmt: skip
 ENTRANCES = {"__init__", "__main__"}
 MODULES = {

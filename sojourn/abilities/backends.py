@@ -71,10 +71,10 @@ class HasMaxContext(Protocol):
 
 @runtime_checkable
 class HasSlowdowns(Protocol):
-    """A backend that knows what this machine makes it compute more slowly than it could, in whole sentences; none where
-    nothing does. Commands print them before they open a model."""
+    """A backend that knows what this machine, or the kind of a model, makes it compute more slowly than it could, in
+    whole sentences; none where nothing does. Commands print them before they open a model."""
 
-    def slowdowns(self) -> Sequence[str]: ...
+    def slowdowns(self, model: Model) -> Sequence[str]: ...
 
 
 @runtime_checkable

@@ -12,7 +12,7 @@ from sojourn import threads
 from sojourn.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sojourn.protocols import Backend, EnvFamily
+    from sojourn.protocols import EnvFamily
     from sojourn.train.recipe import Recipe
     from sojourn.train.resolve import Resolved
 
@@ -90,11 +90,12 @@ def print_risks(family: EnvFamily) -> None:
         print(f"note: {risk}", file=sys.stderr)
 
 
-def print_slowdowns(backend: Backend) -> None:
-    """Prints a line for each thing that a backend computes more slowly on this machine than it could."""
+def print_slowdowns(recipe: Recipe) -> None:
+    """Prints a line for each thing that the backend computes more slowly for this model on this machine than it
+    could."""
     from sojourn.abilities import HasSlowdowns
 
-    for sentence in backend.slowdowns() if isinstance(backend, HasSlowdowns) else ():
+    for sentence in recipe.backend.slowdowns(recipe.model) if isinstance(recipe.backend, HasSlowdowns) else ():
         print(f"note: {sentence}", file=sys.stderr)
 
 

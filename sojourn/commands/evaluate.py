@@ -42,7 +42,7 @@ def evaluate(
     named = NamedRun.parse(run)
     resolved = load(named.folder, [*extra, *(overrides or [])])
     print_risks(resolved.recipe.env)
-    print_slowdowns(resolved.recipe.backend)
+    print_slowdowns(resolved.recipe)
     event_loop.run(evaluate_run(resolved, named if named.folder.is_dir() else None, expert))
 
 

@@ -21,7 +21,7 @@ def runs(
         bool, typer.Option("--diff", help="Show where two runs differ: configs, seeds, models, packages.")
     ] = False,
     curve: Annotated[
-        Path | None, typer.Option(help="Draw the curves of the runs (seeds of one recipe) to this PNG.")
+        Path | None, typer.Option(help="Draw the curves of the runs to this PNG, seeds of a recipe in one colour.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
@@ -57,11 +57,11 @@ def _differ(folders: list[Path], json: bool, console: CleanConsole) -> None:
 
 
 def _draw(folders: list[Path], out: Path) -> None:
-    from sojourn import plot
+    from sojourn import plot_recipes
 
     if not folders:
         raise ConfigError("--curve needs the run folders to draw: sojourn runs runs/a runs/b --curve curve.png")
     if not out.absolute().parent.is_dir():
         raise ConfigError(f"--curve {out}: there is no folder '{out.parent}': create it first")
-    plot.curve(folders, out)
+    plot_recipes.draw(folders, out)
     print(f"drawn: {out}")

@@ -86,12 +86,12 @@ def run_folder(resolved: Resolved, resumed: Path | None, out: Path | None) -> Ru
 
 def change_config(folder: RunFolder, before: Resolved, after: Resolved, progress: bool = True) -> None:
     """Gives a resumed run the config that its overrides make, where they change it, and prints what changed."""
-    from sojourn.train import resume
+    from sojourn.train import changed_config
 
-    if before is after or (resumed := resume.change(folder, before, after)) is None:
+    if before is after or (resumed := changed_config.change(folder, before, after)) is None:
         return
     console = CleanConsole(quiet=not progress)
-    for sentence in (str(resumed), *resume.notes(resumed, after.recipe)):
+    for sentence in (str(resumed), *changed_config.notes(resumed, after.recipe)):
         console.print(sentence, soft_wrap=True, markup=False)
 
 
@@ -106,7 +106,7 @@ async def train_in(resolved: Resolved, folder: RunFolder, resume: bool, progress
 
     recipe, console = resolved.recipe, CleanConsole(quiet=not progress)
     (folder.path / FAILURE).unlink(missing_ok=True)
-    print_slowdowns(recipe.backend)
+    print_slowdowns(recipe)
     console.print(f"run folder: {folder.path}", soft_wrap=True)
     if resume and {stage.name for stage in recipe.stages} <= {e["name"] for e in folder.evaluations()}:
         console.print("it is finished: nothing is left to train")
@@ -152,7 +152,7 @@ def _dry(resolved: Resolved) -> None:
         origin = Text(resolved.origins.get(path, "default"), "dim")
         console.print(f"{path} = {masked_value(path, value)!r}", origin, soft_wrap=True)
     check_buildable(resolved.recipe)
-    print_slowdowns(resolved.recipe.backend)
+    print_slowdowns(resolved.recipe)
     event_loop.run(_enter(resolved.recipe))
     console.print(f"{resolved.recipe.name}: everything can be built")
 

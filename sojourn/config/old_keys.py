@@ -1,7 +1,7 @@
-"""The keys of a config that were renamed.
+"""The keys of a config that were renamed or removed.
 
 Where a person's config has the old name of a key, the error says the new one; the config that a run folder recorded is
-read as if it had been written with the new names.
+read as if it had been written with the new names, and without the keys that are gone.
 
 A line is `(kind, name, old key): new key`. For a component, the kind and the name are those of the registry, and the
 name "*" means every component of the kind that has a registered name. For any other table, the kind is the key of the
@@ -107,6 +107,7 @@ OLD_KEYS: dict[tuple[str, str, str], str] = {
     ("env", "verifiers", "most"): "max_tasks",
     ("env", "*", "brief"): "system",
 }
+REMOVED = frozenset({"unverified"})  # keys of the top level that changed nothing of what a run does
 KIND_OF_KEY = {"filters": "filter", "losses": "loss", "sinks": "sink", "streams": "stream", "worlds": "env"}
 
 
@@ -119,8 +120,10 @@ def new_key(kind: str, name: str, key: str) -> str:
 
 
 def upgraded(config: Mapping[str, Any], kind: str = TOP) -> dict[str, Any]:
-    """Returns a recorded table with each renamed key under its new name, unless the new name is there as well."""
+    """Returns a recorded table without removed keys, and with each renamed key under its new name, unless the new name
+    is there as well."""
     name = str(config.get("name", ANY))
+    config = {key: value for key, value in config.items() if kind != TOP or key not in REMOVED}
     if kind == "renderer" and name == "auto" and "own_template" not in config:
         config = {**config, "own_template": False}  # a recorded run goes on in the format that it began with
     keys = {key: new_key(kind, name, key) for key in config}

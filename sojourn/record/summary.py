@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sojourn.intervals import NOTHING, Estimate, mean, pass_rate, proportion
-from sojourn.types import Group, Score, Trajectory
+from sojourn.types import Ending, Group, Score, Trajectory
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,14 @@ ESTIMATES = ("success", "reward", "turns", "tokens", "malformed")
 
 @dataclass(frozen=True)
 class Summary:
-    """The numbers of an evaluation: overall, by world and by tag. `errors` episodes failed and are not in them."""
+    """The numbers of an evaluation: overall, by world and by tag. `errors` episodes failed and are not in them;
+    `full_contexts` of the others ended because their context was full."""
 
     overall: TaskStatistics
     envs: Mapping[str, TaskStatistics]
     tags: Mapping[str, TaskStatistics]
     errors: int = 0
+    full_contexts: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Returns strict JSON, in which numbers that are not finite are null and the numbers k of pass@k are text."""
@@ -47,6 +49,7 @@ class Summary:
             "envs": {name: _statistics_json(statistics) for name, statistics in self.envs.items()},
             "tags": {name: _statistics_json(statistics) for name, statistics in self.tags.items()},
             "errors": self.errors,
+            "full_contexts": self.full_contexts,
         }
 
     @classmethod
@@ -56,6 +59,7 @@ class Summary:
             envs={name: _statistics_from(statistics) for name, statistics in data["envs"].items()},
             tags={name: _statistics_from(statistics) for name, statistics in data["tags"].items()},
             errors=data["errors"],
+            full_contexts=data.get("full_contexts", 0),  # runs of older versions did not count them
         )
 
 
@@ -88,6 +92,7 @@ def summarise(groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> Sum
         envs={name: _statistics(envs[name]) for name in sorted(envs)},
         tags={name: _statistics(tags[name]) for name in sorted(tags)},
         errors=errors,
+        full_contexts=len({play.episode for play in plays if play.trajectory.ending is Ending.TOKENS}),
     )
 
 

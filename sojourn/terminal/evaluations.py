@@ -27,6 +27,8 @@ def side_by_side(summaries: Mapping[str, Summary], title: str = "", *, brief: bo
         return table
     if any(summary.errors for summary in columns):
         table.add_row("errors", *(str(summary.errors) for summary in columns))
+    if any(summary.full_contexts for summary in columns):
+        table.add_row("contexts full", *(str(summary.full_contexts) for summary in columns))
     for groups in ([summary.envs for summary in columns], [summary.tags for summary in columns]):
         names = sorted({name for group in groups for name in group})
         if len(names) > 1:

@@ -135,7 +135,6 @@ class Recipe:
     curriculum: Annotated[CurriculumConfig, Kind("curriculum")] = field(default_factory=Cycle)
     evaluation: Evaluation = field(default_factory=Evaluation)
     record: Record = field(default_factory=Record)
-    unverified: str = ""  # of a preset whose paper nobody has read: the text that was read instead
 
 
 def _default_backend() -> Backend:

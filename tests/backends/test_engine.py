@@ -25,11 +25,13 @@ from sojourn.backends.torch.kernels.cache import PAGE, Shape
 from sojourn.backends.torch.sampler import decoders
 from sojourn.backends.torch.sampler.engine import Engine
 from sojourn.errors import BudgetError, ConfigError, InfrastructureError, ModelError
+from sojourn.models.spec import Model
 from sojourn.types import Prompt, Sample, SamplingParams, Stop, Versions
 
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "gemma3"]
 KERNELS = pytest.mark.parametrize("kernel", [True, False], ids=["kernel", "torch"])
 TOLERANCE = 1e-4
+TINY = Model(name="tiny")
 
 
 def open_engine(model, **changes):
@@ -536,11 +538,22 @@ def test_models_that_do_not_attend_through_transformers_interface_are_refused():
         Engine(mamba, stops=(), max_context=32)
 
 
-async def test_learned_positions_work_too():
+def gpt2():
     torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=2, n_positions=256)).eval()
+    return GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=2, n_positions=256)).eval()
+
+
+async def test_learned_positions_work_too():
+    model = gpt2()
     engine = open_engine(model)
     assert_exact(model, await play(engine, tokens_of(3, 20), 2, 8))
+    await engine.close()
+
+
+async def test_a_model_whose_projections_are_no_linear_layers_is_sampled_in_bf16():
+    engine = open_engine(gpt2().to(torch.bfloat16))
+    sample = await engine.sample(Prompt(tokens_of(3, 20)), SamplingParams(max_tokens=4, seed=1))
+    assert 1 <= len(sample.tokens) <= 4
     await engine.close()
 
 
@@ -578,17 +591,26 @@ def test_a_sentence_says_why_no_kernel_can_be_compiled(tmp_path, monkeypatch):
         (str(broken), f"the C compiler '{broken}' fails (kernel.c:1: fatal error: math.h: No such file): mend it"),
     ):
         monkeypatch.setenv("CC", name)
-        (sentence,) = Torch(device="cpu").slowdowns()
+        (sentence,) = Torch(device="cpu").slowdowns(TINY)
         assert sentence.startswith(said + why)
-        assert Torch(device="cpu", kernel=False).slowdowns() == ()
+        assert Torch(device="cpu", kernel=False).slowdowns(TINY) == ()
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 def test_nothing_is_said_where_kernels_can_be_compiled(tmp_path, monkeypatch):
-    assert Torch(device="cpu").slowdowns() == ()
+    assert Torch(device="cpu").slowdowns(TINY) == ()
     (tmp_path / "file").touch()
     monkeypatch.setenv("SOJOURN_CACHE", str(tmp_path / "file"))
-    assert "SOJOURN_CACHE" in Torch(device="cpu").slowdowns()[0]
+    assert "SOJOURN_CACHE" in Torch(device="cpu").slowdowns(TINY)[0]
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+@pytest.mark.parametrize(("family", "slow"), [("phi", True), ("gemma3", True), ("gpt2", True), ("qwen3", False)])
+def test_a_kind_that_no_kernel_samples_from_is_said(tmp_path, family, slow):
+    build(family).save_pretrained(tmp_path)
+    said = Torch(device="cpu").slowdowns(Model(name=str(tmp_path)))
+    assert [f"is of the kind '{family}" in sentence for sentence in said] == [True] * slow
+    assert Torch(device="cpu", kernel=False).slowdowns(Model(name=str(tmp_path))) == ()
 
 
 def test_the_kernel_is_compiled_once_and_works_without_shared_threads(tmp_path, monkeypatch):

@@ -53,6 +53,31 @@ async def test_a_world_that_says_nothing_of_itself_is_warned():
     assert report.passed
 
 
+class Tap:
+    """Open the tap."""
+
+    def __init__(self, seed: int) -> None:
+        self.opened = False
+
+    def turn(self) -> None:
+        """Open it."""
+        self.opened = True
+
+    def reward(self) -> float | None:
+        return 1.0 if self.opened else None
+
+
+async def test_a_plain_class_may_say_nothing_of_itself():
+    report = await check_env(Tap)
+    verdict = report["it declares its source and licence"]
+    assert (verdict.outcome, "need not have `about`" in verdict.detail) == (Outcome.NOT_OFFERED, True)
+
+    class Shared(Tap):
+        about = About(source="ours", licence="MIT")
+
+    assert (await check_env(Shared))["it declares its source and licence"].outcome is Outcome.PASSED
+
+
 # Another process
 
 

@@ -130,6 +130,19 @@ def test_a_recipe_may_extend_a_run_of_old_names(folder):
     assert toml.read(folder / "mine.toml").data == {**new, "reward": {**new["reward"], "scale": 7.0}}
 
 
+def test_a_run_opens_that_recorded_a_key_which_is_gone(folder):
+    """It is only gone from the top level: a component of that key keeps it."""
+    (folder / "config.toml").write_text('unverified = "its abstract was read"\n' + OLD)
+    assert RunFolder.read(folder).config == toml.parsed(NEW)
+    table = {"reward": {"name": "mine:Reward", "unverified": "yes"}}
+    assert old_keys.upgraded(table) == table
+
+
+def test_a_person_is_told_that_a_key_is_gone():
+    with pytest.raises(ConfigError, match=r"^unverified is no longer a key: delete its line$"):
+        load(KEPT, ["unverified=''"])
+
+
 def test_a_recipe_of_that_name_is_no_record(folder):
     (folder / "versions.json").unlink()
     with pytest.raises(ConfigError, match="is now"):

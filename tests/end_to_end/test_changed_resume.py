@@ -18,7 +18,7 @@ from sojourn.record.changes import recorded_changes
 from sojourn.record.checkpoint import checkpoints
 from sojourn.record.run import NEXT_CONFIG, RunFolder
 from sojourn.record.run_status import State, read_status
-from sojourn.train import resume
+from sojourn.train import changed_config
 from sojourn.train.resolve import load
 
 RECIPE = """
@@ -157,9 +157,9 @@ def test_a_schedule_that_counts_the_steps_is_told(run: Path) -> None:
     overrides = ["stages.rl.steps=4", "stages.rl.optim.schedule={name='cosine'}"]
     before, after = load(run), load(run, overrides)
     with RunFolder.open(run) as folder:
-        changed = resume.change(folder, before, after)
+        changed = changed_config.change(folder, before, after)
         assert changed is not None
-        (note,) = resume.notes(changed, after.recipe)
+        (note,) = changed_config.notes(changed, after.recipe)
     assert note.startswith("the schedule of stage 'rl' counts its 4 steps from now on")
 
 

@@ -6,12 +6,14 @@ What is sampled together shares its matrix products, whose last bits depend on h
 answers when it likes, as a browser does, episodes are played one by one.
 
 A digest is of the final weights, the metrics, the records (tokens, log-probabilities, rewards, credit, streams) and the
-exports. Names and layouts of files are not part of it, so that it stays the same where only those change.
+exports: conversations, provenance and tables. Names and layouts of files, of the code and of the config are not part of
+it, so that it stays the same where only those change.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -122,6 +124,9 @@ RUNS: Mapping[str, tuple[str, Sequence[str]]] = {
     "kernel": (recipe("toy", PLAIN), ["backend.kernel=true"]),
 }
 NATIVE = ("kernel",)  # what the compiler makes of our C depends on the processor
+KINDS = ("weights", "metrics", "records", "exports", "provenance", "parquet")  # of digests
+OF_CONFIG = ("fields", "agent", "sampling")  # attributes of provenance that quote the config, whose keys may be renamed
+OF_CODE = ("run:config", "run:code", "run:sojourn")  # whose attributes tell of files and versions of the code
 TIMED = ("seconds", "_per_s", "sampler_", "memory")  # metrics that tell of the machine
 
 
@@ -163,8 +168,10 @@ def arithmetic() -> str:
 
 
 def digests(path: Path) -> dict[str, str]:
-    """Returns the digests of a finished run, by what they are of."""
-    return {"weights": weights(path), "metrics": metrics(path), "records": records(path), "exports": exports(path)}
+    """Returns the digests of a finished run, by what they are of; no "parquet" where pyarrow is not installed."""
+    found = {"weights": weights(path), "metrics": metrics(path), "records": records(path), "exports": exports(path)}
+    found["provenance"] = provenance(path)
+    return found | ({"parquet": parquet(path)} if importlib.util.find_spec("pyarrow") else {})
 
 
 def weights(path: Path) -> str:
@@ -211,17 +218,46 @@ def records(path: Path) -> str:
 
 
 def exports(path: Path) -> str:
+    parts = []
+    for words in (["chat"], ["chat", "--tokens"], ["adp"]):
+        parts += [text(untimed(json.loads(line))) for line in exported(path, *words).read_text().splitlines()]
+    return digest(*parts)
+
+
+def provenance(path: Path) -> str:
+    """Returns the digest of all statements of the provenance; relations have no names of their own."""
+    document = json.loads(exported(path, "prov").read_text())
+    parts = []
+    for section, statements in sorted(document.items()):
+        if section != "prefix":  # the name and the config of the run
+            told = ([name * (not name.startswith("_:")), attributes(name, of)] for name, of in statements.items())
+            parts += [section.encode(), *sorted(map(text, told))]
+    return digest(*parts)
+
+
+def attributes(name: str, of: Mapping[str, Any]) -> Any:
+    """Returns what a statement says, apart from the files and versions of the code, the config, and times."""
+    left = {"type"} if name in OF_CODE else {key.partition(":")[2] for key in of} - {*OF_CONFIG, "startTime", "seconds"}
+    left -= {"weights"} if name == "run:model" else {"sha256"} if name.startswith("run:weights/") else set()
+    return untimed({key: value for key, value in of.items() if key.partition(":")[2] in left})
+
+
+def parquet(path: Path) -> str:
+    from pyarrow.parquet import read_table
+
+    return digest(*(text(untimed(row)) for row in read_table(exported(path, "parquet")).to_pylist()))
+
+
+def exported(path: Path, *words: str) -> Path:
+    """Returns the file of an export, beside the run."""
     from typer.testing import CliRunner
 
     from sojourn.cli import app
 
-    parts = []
-    for words in (["chat"], ["chat", "--tokens"], ["adp"]):
-        out = path.parent / f"{path.name}.{'-'.join(words)}"
-        done = CliRunner().invoke(app, ["export", str(path), "--out", str(out), "--format", *words])
-        assert done.exit_code == 0, done.output
-        parts += [text(untimed(json.loads(line))) for line in out.read_text().splitlines()]
-    return digest(*parts)
+    out = path.parent / f"{path.name}.{'-'.join(words)}"
+    done = CliRunner().invoke(app, ["export", str(path), "--out", str(out), "--format", *words])
+    assert done.exit_code == 0, done.output
+    return out
 
 
 def untimed(value: Any) -> Any:

@@ -17,7 +17,7 @@ from sojourn.errors import RecordError
 from sojourn.record import checkpoint
 from sojourn.record.metrics import Jsonl
 from sojourn.train.resolve import resolve
-from sojourn.train.run import _truncate_metrics
+from sojourn.train.resume import truncate_metrics
 
 STATE = {
     "step": 3,
@@ -278,5 +278,5 @@ def test_a_state_of_no_stage_of_the_run_is_one_sentence(tmp_path: Path, state: d
     found = checkpoint.save(tmp_path, 1, weights, state)
     jsonl = Jsonl(tmp_path / "metrics.jsonl")
     with pytest.raises(RecordError, match=r"step-000001 belongs to no step of the \d stages of this run"):
-        _truncate_metrics(recipe, jsonl, found)
+        truncate_metrics(recipe, jsonl, found)
     jsonl.close()

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from sojourn import plot
+from sojourn import plot, plot_recipes
+from sojourn.cli import app
 from sojourn.errors import RecordError
 from sojourn.intervals import Estimate
 from sojourn.record.metrics import Jsonl
@@ -40,7 +42,7 @@ def make_run(path: Path, seed: int, config: str = "") -> Path:
 
 def test_stages_lie_one_after_the_other(tmp_path: Path):
     one = plot._read(make_run(tmp_path / "a", 0))
-    starts, end = plot._starts([one])
+    starts, end = plot.stage_starts([one])
     assert (starts, end) == ({"warmup": 0, "rl": 5}, 25)
     x, y = one.series("success", starts)
     assert x.tolist() == list(range(5, 25))
@@ -124,3 +126,47 @@ def test_a_curve_that_cannot_be_finished_leaves_the_one_before(tmp_path: Path, f
     with full_disk(), pytest.raises(RecordError, match="cannot be written"):
         plot.curve([tmp_path / "a"], out)
     assert out.read_bytes() == before
+
+
+def test_runs_of_several_recipes_are_drawn_in_one_picture(tmp_path: Path, monkeypatch):
+    named = ["[optim]\nlr = 1.0", "[optim]\nlr = 1.0", "[optim]\nlr = 2.0"]
+    folders = [make_run(tmp_path / f"{n}", n, config) for n, config in enumerate(named)]
+    first, second = plot_recipes.by_recipe(folders)
+    assert [one.name for one in first.curves] == ["0", "1"]
+    assert [one.name for one in second.curves] == ["2"]
+    drawn: dict[str, list[str]] = {}
+    whole = plot_recipes.plot.draw_lines
+
+    def draw_lines(panel, series, starts, label=None, colour=""):
+        drawn.setdefault(colour, []).append(str(len(series)))
+        whole(panel, series, starts, label, colour)
+
+    monkeypatch.setattr(plot_recipes.plot, "draw_lines", draw_lines)
+    plot_recipes.draw(folders, tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert list(drawn.values()) == [["2", "2"], ["1", "1"]]
+
+
+def test_a_legend_tells_recipes_apart(tmp_path: Path):
+    same = 'name = "toy"\n[optim]\nlr = {}\nrate = {}\nsteps = {}'
+    folders = [make_run(tmp_path / f"{n}", 0, same.format(n, 1, n)) for n in range(2)]
+    assert [recipe.label for recipe in plot_recipes.by_recipe(folders)] == [
+        "toy: optim.lr = 0, optim.steps = 0",
+        "toy: optim.lr = 1, optim.steps = 1",
+    ]
+    other = make_run(tmp_path / "other", 0, 'name = "mine"\n[optim]\nlr = 3')
+    assert [recipe.label for recipe in plot_recipes.by_recipe([folders[0], other])] == ["toy", "mine"]
+
+
+def test_more_recipes_than_colours_are_refused(tmp_path: Path):
+    folders = [make_run(tmp_path / f"{n}", 0, f"[optim]\nlr = {n}") for n in range(9)]
+    with pytest.raises(RecordError, match="9 recipes cannot be told apart in one picture: expected at most 8"):
+        plot_recipes.draw(folders, tmp_path / "curve.png")
+
+
+@pytest.mark.parametrize("configs", [("", ""), ("a = 1", "a = 2")])
+def test_all_runs_are_drawn_by_the_command(tmp_path: Path, configs):
+    folders = [str(make_run(tmp_path / f"{n}", n, config)) for n, config in enumerate(configs)]
+    done = CliRunner().invoke(app, ["runs", *folders, "--curve", str(tmp_path / "curve.png")])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "curve.png").is_file()

@@ -60,16 +60,27 @@ class Torch:
         if self.device == "cuda":
             device_of(self.device)
 
-    def slowdowns(self) -> tuple[str, ...]:
-        """Returns a sentence where kernels are wanted but cannot be compiled, as torch then computes the same more
-        slowly."""
+    def slowdowns(self, model: Model) -> tuple[str, ...]:
+        """Returns a sentence where kernels are wanted but cannot be compiled, or cannot sample from models of this
+        kind, as torch then computes the same more slowly. The kind of a model that is not here yet is unknown."""
         from sojourn.backends.torch.kernels import compiler
+        from sojourn.backends.torch.models import loading
+        from sojourn.backends.torch.sampler.c_decoder import FORMS
 
-        if not self.kernel or device_of(self.device).type != "cpu" or not (failure := compiler.failure()):
+        if not self.kernel or device_of(self.device).type != "cpu":
+            return ()
+        if failure := compiler.failure():
+            return (
+                f"the kernels of backend 'torch' are not used, and torch computes the same more slowly: {failure}; or "
+                "set backend.kernel = false to do without them",
+            )
+        kind = loading.model_type(loading.resolve(model.name, model.revision))
+        if not kind or kind in FORMS:
             return ()
         return (
-            f"the kernels of backend 'torch' are not used, and torch computes the same more slowly: {failure}; or set "
-            "backend.kernel = false to do without them",
+            f"model '{model.name}' is of the kind '{kind}', from which no kernel of backend 'torch' samples: "
+            f"transformers samples many times more slowly than from {', '.join(sorted(FORMS))}: use a model of one of "
+            "these kinds, or try backend.compile = true",
         )
 
     def identities(self, model: Model, critic: Critic | None) -> dict[str, str]:

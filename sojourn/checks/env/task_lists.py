@@ -8,7 +8,7 @@ import random
 from sojourn.abilities import Opens
 from sojourn.checks.env.play import Case, short
 from sojourn.checks.env.resources import held_resources
-from sojourn.checks.promise import BrokenError, DoubtfulError
+from sojourn.checks.promise import BrokenError, DoubtfulError, NotOfferedError
 from sojourn.envs.about import About, about_of
 from sojourn.envs.tools import Tools, as_family
 from sojourn.types import Task
@@ -27,8 +27,12 @@ async def declares_source(case: Case) -> str:
     of_plain_class = isinstance(case.family, Tools)
     source = case.family.plain if of_plain_class else case.family  # a plain class has its own `about`
     about: object = about_of(source)
+    if about is None and of_plain_class:
+        raise NotOfferedError(
+            "a plain class need not have `about`: give it one with its source and licence to share it"
+        )
     if about is None:
-        raise DoubtfulError("no `about`: say its source and its licence")
+        raise DoubtfulError("no `about`: say its source and its licence, as in about = About(source=..., licence=...)")
     if not isinstance(about, About):
         raise BrokenError(f"about is {short(about)}: expected an About")
     texts = {"source": about.source, "licence": about.licence, "seats": about.seats}

@@ -5,6 +5,7 @@ Weights are read from safetensors and GGUF only (nothing is unpickled), and no c
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -101,6 +102,18 @@ def licence(source: Source) -> str:
         return "unknown"
     found = re.search(r"^license: *[\"']?([\w.+-]+)", card.read_text(errors="replace")[:10_000], re.MULTILINE)
     return found[1].lower() if found else "unknown"
+
+
+def model_type(source: Source) -> str:
+    """Returns the kind of a model, as its config.json names it; empty where that is not on this machine yet, and for a
+    model that is built from scratch."""
+    if source.kind is Kind.TINY or not source.ready:
+        return ""
+    try:
+        config = json.loads((ensure_folder(source) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # told where the model is loaded
+        return ""
+    return str(config.get("model_type", "")) if isinstance(config, dict) else ""
 
 
 def _find(name: str, revision: str) -> Source:

@@ -188,7 +188,8 @@ def fits(model: Any) -> bool:
     """Returns whether the kernel can compute all that the model does."""
     config = model.config
     projections = [(n, module) for n, module in model.named_modules() if n.endswith("_proj")]
+    if config.model_type not in FORMS or not all(type(module) is torch.nn.Linear for _, module in projections):
+        return False
     other_bias = [n for n, module in projections if module.bias is not None and n[-6:-5] not in "qkv"]
-    plain = all(type(module) is torch.nn.Linear for _, module in projections)
     paired = model.dtype == torch.float32 or all(module.in_features % 2 == 0 for _, module in projections)
-    return config.model_type in FORMS and config.hidden_act == "silu" and plain and paired and not other_bias
+    return config.hidden_act == "silu" and paired and not other_bias
