@@ -44,13 +44,16 @@ def train(
 
     An override replaces a value of the recipe: `seed=1`, `model={"name": "tiny"}`, or, with dots,
     `**{"stages.rl.optim.lr": 1e-4}`. Where a recipe has the table of a component, it takes an object too: a class, or
-    an instance. `resume` goes on with a run folder from its last checkpoint; objects that it was given are given again.
+    an instance. `resume` goes on with a run folder from its last checkpoint; objects that it was given are given again,
+    and overrides change what may change of a run, such as `**{"stages.rl.steps": 200}`.
     """
     from sojourn.commands import train as command
 
     path = _resumed(recipe) if resume else None
-    resolved = _resolved(recipe, overrides, resumed=resume)
+    resolved = _resolved(recipe, overrides)
+    before = _resolved(recipe, _passed(path, overrides)) if path is not None else resolved
     with command.run_folder(resolved, path, Path(out) if out else None) as folder:
+        command.change_config(folder, before, resolved, progress)
         _wait(command.train_in(resolved, folder, resume, progress))
     return Run(folder.path)
 
@@ -262,7 +265,7 @@ def _wait(work: Coroutine[Any, Any, T]) -> T:
     return done[0]
 
 
-def _resolved(recipe: Recipe, overrides: Mapping[str, Any], resumed: bool = False) -> Resolved:
+def _resolved(recipe: Recipe, overrides: Mapping[str, Any]) -> Resolved:
     """Reads a recipe with its overrides. Torch's threads are configured first, because components may import torch."""
     if isinstance(recipe, Mapping):
         tables = toml.Tables()
@@ -270,8 +273,6 @@ def _resolved(recipe: Recipe, overrides: Mapping[str, Any], resumed: bool = Fals
     else:
         tables = toml.read(Path(recipe))
     for key, value in overrides.items():
-        if resumed:
-            _require_passed(tables.data, key)
         tables.override(f"{key}={_as_text(_table(value, key))}")
     backend = tables.data.get("backend", {})
     count = backend.get("threads", 0) if isinstance(backend, dict) else 0
@@ -285,13 +286,11 @@ def _resumed(recipe: Recipe) -> Path:
     return Path(recipe)
 
 
-def _require_passed(data: Mapping[str, Any], key: str) -> None:
-    """Refuses an override of a resumed run that gives no object back."""
-    recorded: Any = data.get(key)
-    if not (isinstance(recorded, Mapping) and str(recorded.get("name", "")).startswith(PREFIX)):
-        raise ConfigError(
-            f"{key}: a run goes on exactly as it was: resume=True takes only the objects that it was given"
-        )
+def _passed(run: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the overrides that give a run the objects back that it was given when it began."""
+    data = toml.read(run).data
+    recorded = {key: value for key, value in data.items() if isinstance(value, Mapping)}
+    return {k: v for k, v in overrides.items() if str(recorded.get(k, {}).get("name", "")).startswith(PREFIX)}
 
 
 def _table(value: Any, where: str) -> Any:

@@ -151,7 +151,7 @@ def test_a_run_with_an_object_that_cannot_be_rebuilt_says_what_it_was_and_goes_o
     assert f"reward '{name}' was an object of the Python program" in done.stderr
     assert "sojourn.train(run, resume=True)" in done.stderr
     assert sojourn.train(trained.path, resume=True, reward=reward, progress=False).metrics() == trained.metrics()
-    with pytest.raises(ConfigError, match="takes only the objects that it was given"):
+    with pytest.raises(ConfigError, match="a resumed run keeps it"):
         sojourn.train(trained.path, resume=True, seed=4)
     with pytest.raises(ConfigError, match="give its folder, not a table"):
         sojourn.train(GUESS, resume=True)

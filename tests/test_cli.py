@@ -48,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
         (["train", "r.toml", "model.name=nowhere/no-such-model"], "nowhere/no-such-model"),
         (["train", "r.toml", "--dry", "model.name=absent.gguf"], "absent.gguf"),
         (["train", "r.toml", "record.sinks=[{name='trackio'}]"], "trackio"),
-        (["train", "r.toml", "--resume", "seed=1"], "takes no overrides"),
+        (["train", "r.toml", "--resume", "seed=1"], "not a run folder"),
         (["eval", "absent"], "absent"),
         (["runs", "absent"], "no folder"),
         (["play", "tyo"], "did you mean 'toy'?"),

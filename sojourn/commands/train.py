@@ -34,7 +34,12 @@ def train(
     overrides: Overrides = None,
     dry: Dry = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run of this run folder from its last checkpoint.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="Continue the run of this run folder from its last checkpoint, with other values of the keys that may "
+            "change, such as stages.rl.steps=200.",
+        ),
     ] = False,
     out: Annotated[
         Path | None,
@@ -43,6 +48,7 @@ def train(
 ) -> None:
     """Train a model as a recipe says, and evaluate it before, between and after the stages of training."""
     resolved = load(recipe, overrides)
+    before = load(recipe, None) if resume and overrides else resolved
     if dry and (resume or out):
         raise ConfigError("--dry builds and checks a recipe and makes nothing: it takes no --resume and no --out")
     print_risks(resolved.recipe.env)
@@ -50,9 +56,10 @@ def train(
     if dry:
         _dry(resolved)
         return
-    if resume and (overrides or out):
-        raise ConfigError("--resume goes on with a run exactly as it was: it takes no overrides and no --out")
+    if resume and out:
+        raise ConfigError("--resume goes on in the folder of the run: it takes no --out")
     with run_folder(resolved, recipe if resume else None, out) as folder:
+        change_config(folder, before, resolved)
         try:
             event_loop.run(train_in(resolved, folder, resume))
         except KeyboardInterrupt:
@@ -75,6 +82,17 @@ def run_folder(resolved: Resolved, resumed: Path | None, out: Path | None) -> Ru
     if out is not None:
         return RunFolder.create(out, config, seeds=seeds)
     return RunFolder.create_next(recipe.name, recipe.record.folder, config, seeds=seeds)
+
+
+def change_config(folder: RunFolder, before: Resolved, after: Resolved, progress: bool = True) -> None:
+    """Gives a resumed run the config that its overrides make, where they change it, and prints what changed."""
+    from sojourn.train import changed_config
+
+    if before is after or (resumed := changed_config.change(folder, before, after)) is None:
+        return
+    console = CleanConsole(quiet=not progress)
+    for sentence in (str(resumed), *changed_config.notes(resumed, after.recipe)):
+        console.print(sentence, soft_wrap=True, markup=False)
 
 
 async def train_in(resolved: Resolved, folder: RunFolder, resume: bool, progress: bool = True) -> None:

@@ -12,8 +12,10 @@ from sojourn.abilities import ExportedModel
 from sojourn.errors import MissingExtraError, RecordError
 from sojourn.plot import curve
 from sojourn.record import metrics
+from sojourn.record.changes import recorded_changes
 from sojourn.record.run import RunFolder
 from sojourn.record.run_weights import Weights
+from sojourn.record.stopped import stopped_stages
 from sojourn.record.summary import Summary
 from sojourn.rollout.world import worlds_of
 from sojourn.train.recipe import Recipe
@@ -41,7 +43,7 @@ def write_card(run: RunFolder, recipe: Recipe, weights: Weights, made: ExportedM
         _origin(run, weights, made),
         f"## Use\n\nIn this folder:\n\n```python\n{made.use}```",
         f"## Task\n\n{_worlds(recipe)}",
-        f"## Data\n\n{_data(run, recipe, weights)}",
+        f"## Data\n\n{_data(run, recipe, weights)}{_changes(run)}",
         f"## Results\n\n{_results(run, recipe, weights, (out / CURVE).exists())}",
         f"## Licence\n\n{_licence(made)}",
         f"## Recipe\n\n```toml\n{run.config_text.rstrip()}\n```",
@@ -67,6 +69,13 @@ def _origin(run: RunFolder, weights: Weights, made: ExportedModel) -> str:
         f"{run.versions.get('sojourn', VERSION)}: the weights '{weights.name}' of the run "
         f"`{run.path.resolve().name}`, {step}. The base model is {made.base}."
     )
+
+
+def _changes(run: RunFolder) -> str:
+    """Returns what of the recipe was changed while the run was trained, and which stages were stopped early."""
+    lines = [str(resumed) for resumed in recorded_changes(run)]
+    lines += [f"'{name}' ended after step {one.step}: {one.reason}" for name, one in stopped_stages(run).items()]
+    return "\n\n" + "\n".join(f"- {line}" for line in lines) if lines else ""
 
 
 def _worlds(recipe: Recipe) -> str:

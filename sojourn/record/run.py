@@ -35,6 +35,7 @@ from sojourn.record.summary import Summary
 from sojourn.secrets import masked, masked_table
 from sojourn.version import VERSION
 
+NEXT_CONFIG = "next config"  # in versions.json while the config is replaced: the digest of the new one
 PACKAGES = (
     "numpy",
     "torch",
@@ -123,7 +124,8 @@ class RunFolder:
         """Opens an existing folder to continue the run; raises RecordError if its config was edited meanwhile."""
         folder = cls.read(path)
         recorded = folder.versions.get("config")
-        if recorded is not None and recorded != _digest(folder._config_text()):
+        known = {recorded, folder.versions.get(NEXT_CONFIG)}  # the second where a change of it was interrupted
+        if recorded is not None and _digest(folder._config_text()) not in known:
             raise RecordError(
                 f"{folder.path / 'config.toml'} was edited since the run began: put it back as it was, or start a new "
                 "run from it"
@@ -229,6 +231,18 @@ class RunFolder:
                 "it is damaged, restore it from a copy or delete it"
             )
         return evaluations
+
+    def rename_evaluation(self, name: str, new: str) -> None:
+        """Gives the numbers of an evaluation another name."""
+        named = [{**e, "name": new} if e["name"] == name else e for e in self.evaluations()]
+        self.write_json("evaluations.json", named)
+
+    def replace_config(self, config: str) -> None:
+        """Replaces config.toml and its digest, so that an interruption leaves either the old config or the new one."""
+        recorded = {key: value for key, value in self.versions.items() if key != NEXT_CONFIG}
+        self.write_json("versions.json", {**recorded, NEXT_CONFIG: _digest(config)})
+        write_bytes(self.path / "config.toml", config.encode())
+        self.write_json("versions.json", {**recorded, "config": _digest(config)})
 
     def discard(self) -> None:
         """Deletes the folder."""

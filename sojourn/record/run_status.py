@@ -14,6 +14,7 @@ from sojourn.errors import RecordError
 from sojourn.files import descriptor as open_descriptor
 from sojourn.intervals import Estimate, wilson
 from sojourn.record import metrics
+from sojourn.record.changes import recorded_changes
 from sojourn.record.run import RunFolder
 from sojourn.record.stopped import stopped_stages
 from sojourn.record.summary import Summary
@@ -62,6 +63,7 @@ class RunStatus:
     changed: float = 0.0  # seconds since the epoch
     cause: str = ""
     stopped: tuple[str, ...] = ()  # a sentence for each stage that was stopped early
+    changes: tuple[str, ...] = ()  # a sentence for each resume that changed the config
     missing: tuple[str, ...] = ()
 
     @property
@@ -108,6 +110,7 @@ def read_status(path: Path) -> RunStatus:
     cause = str(_table(read_or(lambda: run.read_json(FAILURE, {}), {})).get("cause", ""))
     early = read_or(lambda: stopped_stages(run), {})
     stopped = tuple(f"stage '{stage}' ended after step {one.step}: {one.reason}" for stage, one in early.items())
+    changes = tuple(map(str, read_or(lambda: recorded_changes(run), [])))
     missing += _skipped_checkpoints(run)
     stages = [(str(s.get("name", "")), _count(s.get("steps"))) for s in _tables(config.get("stages"))]
     evaluated = {evaluation.name for evaluation in evaluations}
@@ -133,6 +136,7 @@ def read_status(path: Path) -> RunStatus:
         changed=_changed(path),
         cause=cause if state is State.FAILED else "",
         stopped=stopped,
+        changes=changes,
         missing=tuple(missing),
     )
 

@@ -155,7 +155,7 @@ def _head(run: RunStatus, width: int) -> Iterator[Text]:
     yield head
     if run.cause:
         yield Text(f"failed: {clean(run.cause)}", "red")
-    yield from (Text(one_line(sentence, 500)) for sentence in run.stopped)
+    yield from (Text(one_line(sentence, 500)) for sentence in (*run.changes, *run.stopped))
     worlds = ", ".join(run.worlds)
     facts = {"recipe": run.recipe, "model": run.model, "worlds": worlds, "tags": ", ".join(run.tags)}
     if run.seed is not None:

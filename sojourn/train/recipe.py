@@ -72,6 +72,8 @@ class Record:
     """Configures what a run records, and where. `checkpoint_every` counts steps (0: a checkpoint only at the end of a
     stage). The last `keep` checkpoints of a stage stay until it ends; the weights that it ended with stay always.
     With `keep_best`, so do those that did best of all evaluations (by success, then by reward), as `RUN@best`.
+    With `keep_optimizer`, the checkpoint at the end of the run has the optimiser's moments too, with which a finished
+    run can be given more steps; without, it has the weights alone, about a third of the size.
 
     `drift_groups` groups of each step are scored by the weights that the stage began with, and the KL divergence of the
     policy from them is recorded as the metric `drift` (0: not measured). The metric `kl` is the KL divergence between
@@ -85,6 +87,7 @@ class Record:
     checkpoint_every: Annotated[int, Range(0)] = 10
     keep: Annotated[int, Range(1)] = 2
     keep_best: bool = False
+    keep_optimizer: bool = True
     drift_groups: Annotated[int, Range(0)] = 0
     tags: tuple[Annotated[str, NONBLANK], ...] = ()
     streams: Annotated[tuple[Stream, ...], Kind("stream")] = ()

@@ -255,15 +255,17 @@ class StageRun:
         _metrics_of(components.sampler)
 
     def _checkpoint(self, step: int, ended: bool = False) -> Checkpoint:
-        """Writes a checkpoint. At the end of the stage it has the weights without the optimiser, and earlier ones of
-        the stage are deleted; the state of streams is left out after the last stage."""
+        """Writes a checkpoint. At the end of the stage, earlier ones of the stage are deleted, and it has the weights
+        without the optimiser; after the last stage, it has either all of it or no state of streams either."""
         run, stages = self.run, self.run.recipe.stages
         earlier = sum(stage.steps for stage in stages[: self.number])
         run_ended = ended and self.number + 1 == len(stages)
-        kept = {n: p for n, p in self._stateful().items() if not (run_ended and n.startswith("streams."))}
+        full = run.recipe.record.keep_optimizer if run_ended else not ended
+        bare = run_ended and not full
+        kept = {n: p for n, p in self._stateful().items() if not (bare and n.startswith("streams."))}
         parts = {name: part.state() for name, part in kept.items()}
-        state = {"stage": self.number, "step": step, "parts": parts, "models": run.folder.models}
-        write = functools.partial(run.components.trainer.save, weights_only=ended)
+        state = {"stage": self.number, "step": step, "parts": parts, "models": run.folder.models, "full": full}
+        write = functools.partial(run.components.trainer.save, weights_only=not full)
         keep = 0 if ended else run.recipe.record.keep
         return checkpoint.save(run.folder.checkpoints, earlier + step, write, state, keep=keep, mark=ended)
 

@@ -234,7 +234,9 @@ def test_a_stage_leaves_its_last_weights_alone_and_a_run_goes_on_from_them(tmp_p
     whole, cut = run(resolved, tmp_path / "whole"), run(resolved, tmp_path / "cut")
     kept = checkpoint.checkpoints(whole / "checkpoints")
     assert [(c.step, c.marked) for c in kept] == [(2, True), (5, True)]
-    assert not list(whole.rglob("optimizer.safetensors"))
+    assert [file.parent.parent.name for file in whole.rglob("optimizer.safetensors")] == ["step-000005"]
+    weights_only = run(recipe(tmp_path, "record.keep_optimizer=false"), tmp_path / "small")
+    assert not list(weights_only.rglob("optimizer.safetensors"))
     shutil.rmtree(checkpoint.checkpoints(cut / "checkpoints")[-1].path)
     with RunFolder.open(cut) as folder, Display(live=False) as display:
         asyncio.run(run_recipe(resolved.recipe, folder, display, resume=True))

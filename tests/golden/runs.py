@@ -182,7 +182,8 @@ def weights(path: Path) -> str:
     found = checkpoint.latest(path / "checkpoints")
     assert found is not None
     parts = []
-    for file in sorted(found.weights.glob("*.safetensors")):
+    kept = {"optimizer.safetensors", "reference.safetensors"}  # beside the weights, to go on with more steps
+    for file in sorted(file for file in found.weights.glob("*.safetensors") if file.name not in kept):
         for name, values in sorted(load_file(file).items()):
             parts += [f"{name} {values.dtype} {values.shape}".encode(), values.tobytes()]
     return digest(*parts)

@@ -1,0 +1,186 @@
+"""A run goes on with more steps or other values: what may change, that it is recorded, and nothing else differs."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from typer.testing import CliRunner
+
+import sojourn
+from sojourn.cli import app
+from sojourn.errors import ConfigError
+from sojourn.record import metrics
+from sojourn.record.changes import recorded_changes
+from sojourn.record.checkpoint import checkpoints
+from sojourn.record.run import NEXT_CONFIG, RunFolder
+from sojourn.record.run_status import State, read_status
+from sojourn.train import changed_config
+from sojourn.train.resolve import load
+
+RECIPE = """
+name = "more"
+model = { name = "tiny:layers=1,hidden=64", dtype = "fp32" }
+backend = { name = "torch", threads = 1, kernel = false }
+env = { name = "toy", rooms = 2 }
+sampling = { max_tokens = 8 }
+rollout = { limits = { turns = 3 } }
+evaluation = { tasks = 2 }
+reward = { name = "native", malformed = -0.5 }
+
+[[stages]]
+name = "warmup"
+steps = 1
+groups = { name = "experts", width = 2, distinct_tasks = 4, success_only = false }
+estimator = { name = "constant" }
+losses = [{ name = "nll" }]
+optim = { lr = 1e-3 }
+
+[[stages]]
+name = "rl"
+steps = 2
+groups = { name = "slots", width = 2, size = 3 }
+estimator = { name = "reinforce", baseline = "none" }
+losses = [{ name = "ppo" }, { name = "kl" }, { name = "entropy" }]
+streams = [{ name = "ref_logprobs" }]
+optim = { lr = 1e-3 }
+"""
+
+
+def train(path: Path, **overrides: Any) -> Path:
+    recipe = path.with_name(f"{path.name}.toml")
+    recipe.write_text(RECIPE)
+    return sojourn.train(recipe, out=path, progress=False, **overrides).path
+
+
+def resumed(path: Path, **overrides: Any) -> Path:
+    return sojourn.train(path, resume=True, progress=False, **overrides).path
+
+
+def steps(count: int) -> dict[str, Any]:
+    return {"stages.rl.steps": count}
+
+
+def weights(path: Path) -> dict[str, bytes]:
+    found = load_file(checkpoints(path / "checkpoints")[-1].weights / "weights.safetensors")
+    return {name: np.ascontiguousarray(value).tobytes() for name, value in found.items()}
+
+
+def computed(path: Path) -> list[tuple[str, int, dict[str, float]]]:
+    timed = ("seconds", "episodes_per_s", "sampler_")  # these depend on timing
+    lines = list(metrics.read(path / "metrics.jsonl"))
+    return [(a.stage, a.step, {n: v for n, v in a.values.items() if not n.startswith(timed)}) for a in lines]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(tmp_path_factory.mktemp("more") / "run")
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+def test_more_steps_of_a_finished_run_equal_as_many_at_once(run: Path, tmp_path: Path) -> None:
+    whole = train(tmp_path / "whole", **steps(4))
+    resumed(run, **steps(4))
+    assert weights(run) == weights(whole)
+    assert computed(run) == computed(whole)
+    assert RunFolder.read(run).config == RunFolder.read(whole).config
+    assert [e["name"] for e in RunFolder.read(run).evaluations()] == ["before", "warmup", "rl-2", "rl"]
+    assert read_status(run).state is State.FINISHED
+    ends = [{k: e[k] for k in ("name", "step", "summary")} for e in RunFolder.read(run).evaluations()[-1:]]
+    assert ends == [{k: e[k] for k in ("name", "step", "summary")} for e in RunFolder.read(whole).evaluations()[-1:]]
+
+
+def test_another_learning_rate_changes_the_steps_after_it_alone(run: Path, tmp_path: Path) -> None:
+    resumed(run, **steps(3), **{"stages.rl.optim.lr": 5e-4})
+    whole = train(tmp_path / "whole", **steps(3))
+    assert computed(run)[:3] == computed(whole)[:3]
+    assert weights(run) != weights(whole)
+
+
+def test_a_change_is_recorded_and_shown_and_the_config_is_that_of_now(run: Path) -> None:
+    result = CliRunner().invoke(app, ["train", "--resume", str(run), "stages.rl.steps=3", "stages.rl.optim.lr=5e-4"])
+    assert result.exit_code == 0, result.output
+    sentence = "changed after step 2 of 'rl': stages.1.steps 2 -> 3, stages.1.optim.lr 0.001 -> 0.0005"
+    assert sentence in " ".join(result.output.split())
+    (change,) = recorded_changes(RunFolder.read(run))
+    assert str(change) == sentence
+    assert sentence in " ".join(CliRunner().invoke(app, ["show", str(run)]).output.split())
+    assert RunFolder.read(run).config["stages"][1]["steps"] == 3
+    before = weights(run)
+    resumed(run)  # the folder opens with its new config, and nothing is left
+    assert weights(run) == before
+
+
+def test_a_resume_without_a_change_leaves_the_run_alone(run: Path) -> None:
+    config, before = (run / "config.toml").read_text(), computed(run)
+    resumed(run, **steps(2))
+    assert (run / "config.toml").read_text() == config
+    assert computed(run) == before
+    assert not recorded_changes(RunFolder.read(run))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"seed": 1}, "seed = 1: what the run has done so far was done with 0"),
+        ({"stages.rl.groups.width": 3}, "stages.1.groups.width = 3"),
+        ({"evaluation.tasks": 3}, "evaluation.tasks = 3"),
+        ({"stages.warmup.steps": 3}, "the stage 'warmup' is over"),
+        ({"stages.rl.steps": 1}, "2 steps of it are done: expected at least 3"),
+        ({"stages.rl.optim.lr": 1e-2}, "ended after 2 steps: give it more as well, such as stages.rl.steps=4"),
+    ],
+)
+def test_what_may_not_change_is_refused_and_nothing_is_touched(
+    run: Path, overrides: dict[str, Any], message: str
+) -> None:
+    config = (run / "config.toml").read_text()
+    with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
+        resumed(run, **overrides)
+    assert (run / "config.toml").read_text() == config
+    assert not recorded_changes(RunFolder.read(run))
+
+
+def test_a_run_that_kept_no_moments_is_refused(tmp_path: Path) -> None:
+    path = train(tmp_path / "run", **{"record.keep_optimizer": False})
+    with pytest.raises(ConfigError, match="weights without the optimiser's moments"):
+        resumed(path, **steps(4))
+
+
+def test_a_schedule_that_counts_the_steps_is_told(run: Path) -> None:
+    overrides = ["stages.rl.steps=4", "stages.rl.optim.schedule={name='cosine'}"]
+    before, after = load(run), load(run, overrides)
+    with RunFolder.open(run) as folder:
+        changed = changed_config.change(folder, before, after)
+        assert changed is not None
+        (note,) = changed_config.notes(changed, after.recipe)
+    assert note.startswith("the schedule of stage 'rl' counts its 4 steps from now on")
+
+
+def test_an_interrupted_change_of_the_config_can_be_opened(run: Path) -> None:
+    with RunFolder.open(run) as folder:
+        old, text = folder.versions, folder.config_text + "\n"
+        folder.replace_config(text)
+        new = folder.versions
+    assert NEXT_CONFIG not in new
+    interrupted = {**old, NEXT_CONFIG: new["config"]}
+    (run / "versions.json").write_text(json.dumps(interrupted))
+    RunFolder.open(run).close()
+
+
+def test_a_stage_that_was_stopped_goes_on_without_its_rule(tmp_path: Path) -> None:
+    rule = {"stages.rl.early_stop.patience": 1, "evaluation.every": 1, "evaluation.temperature": 0.0}
+    path = train(tmp_path / "run", **steps(5), **rule)
+    (stopped,) = read_status(path).stopped
+    assert "'rl' ended after step 2" in stopped
+    resumed(path, **{"stages.rl.early_stop.patience": 0})
+    assert not read_status(path).stopped
+    assert computed(path)[-1][:2] == ("rl", 4)
+    whole = train(tmp_path / "whole", **steps(5))
+    assert weights(path) == weights(whole)
