@@ -25,7 +25,8 @@ import torch
 from datasets import Dataset
 from keydoor import Clock, KeyDoor, KeyDoors
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,9 +144,9 @@ def until_end(row: list[int], end: int) -> list[int]:
     return row[: row.index(end) + 1] if end in row else row
 
 
-def paid(prompts: list[Any], completions: list[Any], paid: list[float], **_: Any) -> list[float]:
+def paid(prompts: list[Any], completions: list[Any], paid: list[float], **_: Any) -> list[float | None]:
     """The rewards that the worlds gave."""
-    return paid
+    return [*paid]
 
 
 @dataclass
