@@ -46,7 +46,8 @@ RUN: Mapping[str, type] = {
 STAGES: Mapping[str, type] = {"stages": Stage, "aggregate": Aggregate, "optim": Optim, "early_stop": EarlyStop}
 PAGE_OF: dict[Any, str] = dict.fromkeys(RUN.values(), "run") | dict.fromkeys(STAGES.values(), "stages")
 TABLE_OF: dict[Any, str] = {cls: table for tables in (RUN, STAGES) for table, cls in tables.items()}
-SENTENCE = re.compile(r"(?<=\.)\s+(?=[A-Z`\"])")
+SENTENCE = re.compile(r"(?<=\.)(?<!Dr\.)\s+(?=[A-Z`\"])")  # "Dr. GRPO" ends none
+SPECIAL = re.compile(r"(\*\w+\*)|([<*\[])")  # emphasis, which stays, or a character that Markdown takes for its own
 COMMENT = re.compile(r"    (\w+): .*?  # (.*)$", re.MULTILINE)
 LONGEST_DEFAULT = 60  # characters
 SCALARS = {int: "whole number", float: "number", bool: "true or false", str: "text", Any: "any value"}
@@ -145,9 +146,12 @@ def _table(rows: Sequence[Key]) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    """Returns a text whose characters `<`, `*` and `[` stand for themselves, outside of backticks."""
+    """Returns a text whose characters `<`, `*` and `[` stand for themselves, outside of backticks and `*emphasis*`."""
     parts = text.split("`")
-    return "`".join(part if number % 2 else re.sub(r"([<*\[])", r"\\\1", part) for number, part in enumerate(parts))
+    return "`".join(
+        part if number % 2 else SPECIAL.sub(lambda found: found[1] or f"\\{found[2]}", part)
+        for number, part in enumerate(parts)
+    )
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
