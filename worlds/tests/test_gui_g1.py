@@ -64,9 +64,10 @@ async def test_the_preset_scales_advantages_by_how_small_the_box_is(tmp_path: Pa
             shares.append(math.prod(env.target[1].size) / math.prod(SCREENS["drawn"]))
     assert len(set(shares)) > 1
     scores = await made.rewards(groups)
-    hard = -np.log(shares)
-    for group, judged, share in zip(groups, stage.estimator(groups, scores, {}), hard / hard.mean(), strict=True):
+    hard = 1 / np.array(shares)
+    weights = 0.5 + (hard - hard.min()) / (hard.max() - hard.min())
+    for group, judged, weight in zip(groups, stage.estimator(groups, scores, {}), weights, strict=True):
         paid = np.array([trajectory.reward for trajectory in group.trajectories])
         assert np.ptp(paid) > 0
         credited = [float(credit.tokens[0][0]) for credit in judged]
-        assert credited == pytest.approx(list((paid - paid.mean()) * share), rel=1e-4)
+        assert credited == pytest.approx(list((paid - paid.mean()) * weight), rel=1e-4)
