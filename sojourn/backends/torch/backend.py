@@ -65,7 +65,6 @@ class Torch:
         kind, as torch then computes the same more slowly. The kind of a model that is not here yet is unknown."""
         from sojourn.backends.torch.kernels import compiler
         from sojourn.backends.torch.models import loading
-        from sojourn.backends.torch.sampler.c_decoder import FORMS
 
         if not self.kernel or device_of(self.device).type != "cpu":
             return ()
@@ -75,12 +74,12 @@ class Torch:
                 "set backend.kernel = false to do without them",
             )
         kind = loading.model_type(loading.resolve(model.name, model.revision))
-        if not kind or kind in FORMS:
+        if not kind or kind in loading.LLAMA_LIKE:
             return ()
         return (
             f"model '{model.name}' is of the kind '{kind}', from which no kernel of backend 'torch' samples: "
-            f"transformers samples many times more slowly than from {', '.join(sorted(FORMS))}: use a model of one of "
-            "these kinds, or try backend.compile = true",
+            f"transformers samples many times more slowly than from {', '.join(sorted(loading.LLAMA_LIKE))}: use a "
+            "model of one of these kinds, or try backend.compile = true",
         )
 
     def identities(self, model: Model, critic: Critic | None) -> dict[str, str]:

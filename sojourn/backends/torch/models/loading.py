@@ -19,6 +19,7 @@ from sojourn.backends.torch.models import gguf
 from sojourn.errors import MissingExtraError, ModelError
 from sojourn.version import VERSION
 
+LLAMA_LIKE = frozenset({"llama", "mistral", "qwen2", "qwen3"})  # model types, which differ only in optional parts
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 HUB_TIMEOUT_S = 5
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")

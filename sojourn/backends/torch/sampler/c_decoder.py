@@ -16,11 +16,10 @@ import torch
 from sojourn.backends.torch.kernels.cache import KeyValues
 from sojourn.backends.torch.kernels.header import constants, header
 from sojourn.backends.torch.kernels.kernel import Kernel
-from sojourn.backends.torch.models.loading import max_context
+from sojourn.backends.torch.models.loading import LLAMA_LIKE, max_context
 from sojourn.backends.torch.sampler.attention import StepLayout
 
 Weights = Iterable[tuple[str, torch.Tensor]]
-FORMS = frozenset({"llama", "mistral", "qwen2", "qwen3"})  # model types, which differ only in optional parts
 
 
 class Panels(NamedTuple):
@@ -188,7 +187,7 @@ def fits(model: Any) -> bool:
     """Returns whether the kernel can compute all that the model does."""
     config = model.config
     projections = [(n, module) for n, module in model.named_modules() if n.endswith("_proj")]
-    if config.model_type not in FORMS or not all(type(module) is torch.nn.Linear for _, module in projections):
+    if config.model_type not in LLAMA_LIKE or not all(type(module) is torch.nn.Linear for _, module in projections):
         return False
     other_bias = [n for n, module in projections if module.bias is not None and n[-6:-5] not in "qkv"]
     paired = model.dtype == torch.float32 or all(module.in_features % 2 == 0 for _, module in projections)

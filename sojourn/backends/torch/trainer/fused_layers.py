@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from sojourn.backends.torch.kernels import gradients
-from sojourn.backends.torch.sampler.c_decoder import FORMS, window_of
+from sojourn.backends.torch.models.loading import LLAMA_LIKE
+from sojourn.backends.torch.sampler.c_decoder import window_of
 from sojourn.backends.torch.trainer import activations
 from sojourn.backends.torch.trainer.tree_attention import TreeMask
 
@@ -31,7 +32,7 @@ def fuse(model: Any) -> bool:
 
 def _fits(model: Any) -> bool:
     config = model.config
-    plain = config.model_type in FORMS and config.hidden_act == "silu" and not config.attention_dropout
+    plain = config.model_type in LLAMA_LIKE and config.hidden_act == "silu" and not config.attention_dropout
     fp32_on_cpu = all(p.dtype == torch.float32 and p.device.type == "cpu" for p in model.parameters())
     if not (plain and fp32_on_cpu):
         return False
