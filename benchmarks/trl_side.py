@@ -31,7 +31,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What both sides are told, and TRL's own choices: `micro` episodes in a training batch, `generation`."""
+    """Holds what both sides are told, and TRL's own choices: `micro` episodes in a training batch, `generation`."""
 
     model: str
     path: str  # where the clock writes

@@ -113,7 +113,7 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class AgentContext:
-    """What an agent is given for one seat: its name, the model's format, the engine, and how to sample."""
+    """Holds what an agent is given for one seat: its name, the model's format, the engine, and how to sample."""
 
     name: str
     renderer: Renderer
@@ -181,7 +181,7 @@ class Place(NamedTuple):
 
 
 class StepContext(Protocol):
-    """What a stream may read of a step: its groups and scores, and passes of the model over them.
+    """Offers what a stream may read of a step: its groups and scores, and passes of the model over them.
 
     `read` returns the array that `column` takes from a pass of the present weights, or of the reference model; `states`
     the policy's hidden states around each turn, by group and trajectory; `flat` the step's flat batch, and the place of
@@ -233,7 +233,7 @@ class Estimator(Protocol):
 
 @dataclass(frozen=True)
 class PassOutput:
-    """What a forward pass gives the losses, for the n tokens of the batch that carry weight, in their order."""
+    """Holds what a forward pass gives the losses, for the n tokens of the batch that carry weight, in their order."""
 
     logprobs: torch.Tensor  # (n,) with gradient
     entropy: torch.Tensor  # (n,) in nats; with gradient where a loss needs "entropy"
@@ -341,14 +341,14 @@ class SourceConfig(Protocol):
 
 
 class Source(Protocol):
-    """Where the groups of a step come from: live slots, demonstrations, a folder on disk."""
+    """Gives the groups of a step: live slots, demonstrations, a folder on disk."""
 
     async def take(self, step: int) -> list[Group]: ...
     async def close(self) -> None: ...
 
 
 class Sink(Protocol):
-    """Where the numbers of a run go, besides its own file."""
+    """Takes the numbers of a run, besides its own file."""
 
     def write(self, step: int, stage: str, values: Mapping[str, float]) -> None: ...
     def close(self) -> None: ...

@@ -30,7 +30,7 @@ class Role(StrEnum):
 
 
 class Stop(StrEnum):
-    """Why the engine stopped sampling."""
+    """Says why the engine stopped sampling."""
 
     END = "end"  # the model's own end-of-turn token, which is the last token of the sample
     CHOICE = "choice"  # a constrained choice is complete
@@ -38,7 +38,7 @@ class Stop(StrEnum):
 
 
 class Ending(StrEnum):
-    """Why a trajectory ended. After a truncated ending the environment would have gone on."""
+    """Says why a trajectory ended. After a truncated ending the environment would have gone on."""
 
     DONE = "done"
     MALFORMED = "malformed"  # where a malformed action ends the episode
@@ -130,7 +130,7 @@ class Step:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How to sample. `temperature=0` is greedy. `choices` restricts the sample to one of the given token sequences.
+    """Says how to sample. `temperature=0` is greedy. `choices` restricts the sample to one of the given sequences.
     Besides the model's own stop tokens, any of `stop_tokens` ends the sample, and so does the token that completes any
     of `stop_strings`; that token is part of the sample.
 
@@ -404,7 +404,7 @@ class Batch:
 
 
 class Forward(NamedTuple):
-    """What a pass without gradients returns for a batch's tokens; 0 at those of weight 0."""
+    """Holds what a pass without gradients returns for a batch's tokens; 0 at those of weight 0."""
 
     logprobs: FloatArray  # (N,)
     entropy: FloatArray  # (N,) in nats

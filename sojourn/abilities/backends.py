@@ -102,7 +102,7 @@ class HasPassColumns(Protocol):
 
 
 class ExportedModel(NamedTuple):
-    """What a backend says of a model that it wrote: the base, its licence (an SPDX identifier, or "unknown"), the
+    """Describes a model that a backend wrote: the base, its licence (an SPDX identifier, or "unknown"), the
     architecture, the number of parameters. `use` is a program of a few lines that loads it in the current folder."""
 
     base: str

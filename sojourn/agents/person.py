@@ -24,7 +24,7 @@ SHOWN = 20_000  # characters of one message
 
 @dataclass(frozen=True)
 class Played:
-    """How a person's play went. `done` is False where they left before the end."""
+    """Holds how a person's play went. `done` is False where they left before the end."""
 
     turns: int
     reward: float

@@ -51,7 +51,7 @@ class Plain:
 
 @dataclass(frozen=True)
 class Exchange:
-    """What one turn added to the conversation: messages and the reply."""
+    """Holds what one turn added to the conversation: messages and the reply."""
 
     messages: tuple[Message, ...]
     sample: Sample

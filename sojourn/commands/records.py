@@ -71,7 +71,7 @@ def _export_model(run: Path, format: str, out: Path | None, dtype: str) -> None:
 
 
 class _Chosen(NamedTuple):
-    """Which episodes a command line names."""
+    """Holds which episodes a command line names."""
 
     episodes: list[str] | None
     where: str

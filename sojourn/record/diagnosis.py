@@ -36,7 +36,7 @@ GAP = 0.15  # between success in training and in the evaluation
 
 @dataclass(frozen=True)
 class Finding:
-    """Why a run learns nothing: `cause` with its figures, and the remedy."""
+    """Says why a run learns nothing: `cause` with its figures, and the remedy."""
 
     name: str
     cause: str
@@ -53,7 +53,7 @@ class Evaluation(NamedTuple):
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of a stage: the metrics of its steps, how the episodes of its last steps ended, and evaluations."""
+    """Holds what is known of a stage: its steps' metrics, how the episodes of its last steps ended, and evaluations."""
 
     stage: str
     steps: Sequence[Mapping[str, float]]

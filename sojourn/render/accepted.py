@@ -15,7 +15,7 @@ QUESTION, REPLY = Message(Role.USER, "q"), Message(Role.ASSISTANT, "a")
 
 @dataclass(frozen=True)
 class Accepted:
-    """What a chat template accepts: system messages, several user messages in a row, and tools of its own.
+    """Says what a chat template accepts: system messages, several user messages in a row, and tools of its own.
 
     Where it has none, a system message becomes the beginning of the first user message, user messages are joined by a
     blank line, and tools, calls and answers are text, as `hermes` writes them.

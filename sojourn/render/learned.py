@@ -22,8 +22,8 @@ CALLED = re.compile(r"[^\s\"'{}<>|\[\]]+")  # a function's name
 
 
 class ThoughtForm(NamedTuple):
-    """How a reply with a thought is written: the thought stands between `start` and `end`; `plain` comes before the
-    text of any reply, as the channel of gpt-oss does."""
+    """Says how a reply with a thought is written: the thought stands between `start` and `end`; `plain` comes before
+    the text of any reply, as the channel of gpt-oss does."""
 
     start: str = ""
     end: str = ""
@@ -46,8 +46,8 @@ class ThoughtForm(NamedTuple):
 
 
 class CallForm(NamedTuple):
-    """How tool calls are written: `before` name `middle` arguments `after`, with `between` from one call to the next
-    (None where a reply has one call at most). `texts` says whether text may stand before a call.
+    """Says how tool calls are written: `before` name `middle` arguments `after`, with `between` from one call to the
+    next (None where a reply has one call at most). `texts` says whether text may stand before a call.
 
     A form with a `key` writes each call as one JSON object, with the name under "name" and the arguments under that
     key: it is read in any order of its keys, ids included.

@@ -30,8 +30,8 @@ ALLOWED = (
 
 
 class Position(NamedTuple):
-    """How far a run is: `step` steps of its stage number `stage` are done. `full` says whether its checkpoint has all
-    that training goes on from, beside the weights."""
+    """Says how far a run is: `step` steps of its stage number `stage` are done. `full` says whether its checkpoint has
+    all that training goes on from, beside the weights."""
 
     stage: int
     step: int

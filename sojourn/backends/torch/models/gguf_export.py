@@ -22,7 +22,7 @@ GEMMA_PERIOD = 6  # every sixth layer of gemma3 sees its whole context
 
 @dataclass(frozen=True)
 class Architecture:
-    """How llama.cpp names an architecture, and how its weights differ from those of transformers."""
+    """Says how llama.cpp names an architecture, and how its weights differ from those of transformers."""
 
     name: str
     neighbours: bool = False  # queries and keys are rotated in pairs of neighbours instead of halves
