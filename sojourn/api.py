@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import json
-import re
 import threading
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sojourn import event_loop, threads
+from sojourn import event_loop
 from sojourn.config import toml
 from sojourn.config.lookup import registered_name
 from sojourn.config.passed import PREFIX, name_of
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Recipe = str | Path | Mapping[str, Any]
 SCALARS = (str, bool, int, float)
-BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def train(
@@ -114,7 +112,9 @@ class Run:
     def evaluations(self) -> list[dict[str, Any]]:
         """Returns a record for each evaluation, the oldest first: its name, and rates and means with intervals."""
         found = RunFolder.read(self.path).evaluations()
-        return [{"name": e["name"], **_flat(e["summary"]["overall"])} for e in found]
+        return [
+            {"name": e["name"], **{k: v for k, v in toml.leaves(e["summary"]["overall"], "") if v != {}}} for e in found
+        ]
 
     def episodes(self, stage: str = "", **where: Any) -> list[dict[str, Any]]:
         """Returns a record for each episode, the oldest first. `where` chooses as `EpisodeStore.query` does, such as
@@ -248,36 +248,22 @@ def _wait(work: Coroutine[Any, Any, T]) -> T:
         asyncio.get_running_loop()
     except RuntimeError:
         return event_loop.run(work)
-    done: list[T] = []
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            done.append(event_loop.run(work))
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run, name="sojourn")
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
-    return done[0]
+    with ThreadPoolExecutor(1, thread_name_prefix="sojourn") as pool:
+        return pool.submit(event_loop.run, work).result()
 
 
 def _resolved(recipe: Recipe, overrides: Mapping[str, Any]) -> Resolved:
-    """Reads a recipe with its overrides. Torch's threads are configured first, because components may import torch."""
+    """Reads a recipe with its overrides."""
+    from sojourn.commands.arguments import resolve_tables
+
     if isinstance(recipe, Mapping):
         tables = toml.Tables()
         tables.merge(_table(recipe, ""), "Python")
     else:
         tables = toml.read(Path(recipe))
     for key, value in overrides.items():
-        tables.override(f"{key}={_as_text(_table(value, key))}")
-    backend = tables.data.get("backend", {})
-    count = backend.get("threads", 0) if isinstance(backend, dict) else 0
-    threads.prepare(count if isinstance(count, int) and count > 0 else 0)
-    return importlib.import_module("sojourn.train.resolve").resolve(tables)
+        tables.set(key, _table(value, key))
+    return resolve_tables(tables)
 
 
 def _resumed(recipe: Recipe) -> Path:
@@ -303,6 +289,8 @@ def _table(value: Any, where: str) -> Any:
         return str(value)
     if type(value) in SCALARS:
         return value
+    if value is None:
+        raise ConfigError(f"{where} = {shown(value)}: a config has no such value: leave the key out")
     return _component(value)
 
 
@@ -336,36 +324,8 @@ def _is_toml(value: Any) -> bool:
     return value is None or type(value) in SCALARS
 
 
-def _as_text(value: Any) -> str:
-    """Returns a value as TOML in one line."""
-    if isinstance(value, Mapping):
-        items = (f"{_key(key)} = {_as_text(item)}" for key, item in value.items())
-        return "{" + ", ".join(items) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(_as_text(item) for item in value) + "]"
-    if value is None:
-        raise ConfigError(f"{shown(value)}: a config has no such value: leave the key out")
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool) else repr(value)
-
-
-def _key(key: str) -> str:
-    return key if BARE.fullmatch(key) else json.dumps(key)
-
-
 def _record(row: Any) -> dict[str, Any]:
     """Returns an episode's row as a flat record; parts of its reward are `part.NAME`."""
     record = jsonable(row)
     parts = record.pop("parts", None) or {}
     return {**record, **{f"part.{name}": value for name, value in parts.items()}}
-
-
-def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    return dict(_leaves(value, prefix))
-
-
-def _leaves(value: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, item in value.items():
-        if isinstance(item, Mapping):
-            yield from _leaves(item, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", item

@@ -170,3 +170,9 @@ def test_the_names_are_there_without_torch():
     assert done.stdout.strip() == "False"
     with pytest.raises(AttributeError, match="no attribute 'nope'"):
         _ = sojourn.nope
+
+
+@pytest.mark.parametrize("overrides", [{"model": None}, {"losses": [None]}])
+def test_a_value_that_no_config_has_is_refused(overrides: dict[str, Any]):
+    with pytest.raises(ConfigError, match="a config has no such value: leave the key out"):
+        sojourn.train(GUESS, **overrides)

@@ -12,6 +12,7 @@ from sojourn import threads
 from sojourn.errors import ConfigError
 
 if TYPE_CHECKING:
+    from sojourn.config.toml import Tables
     from sojourn.protocols import EnvFamily
     from sojourn.train.recipe import Recipe
     from sojourn.train.resolve import Resolved
@@ -26,10 +27,14 @@ Overrides = Annotated[
 
 
 def load(path: Path, overrides: list[str] | None) -> Resolved:
-    """Reads a recipe. Torch's threads are configured first, because components may import torch."""
+    """Reads a recipe with its overrides."""
     from sojourn.config import toml
 
-    tables = toml.read(path, overrides or ())
+    return resolve_tables(toml.read(path, overrides or ()))
+
+
+def resolve_tables(tables: Tables) -> Resolved:
+    """Builds a recipe from its tables. Torch's threads are configured first, because components may import torch."""
     wanted = tables.data.get("backend", {})
     count = wanted.get("threads", 0) if isinstance(wanted, dict) else 0
     threads.prepare(max(count, 0) if isinstance(count, int) else 0)

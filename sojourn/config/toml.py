@@ -68,10 +68,17 @@ class Tables:
                 self.origins[leaf] = origin
 
     def override(self, text: str) -> None:
-        """Applies `a.b.c=value`; the value is read as TOML, else as plain text. `stages.<name>.` finds a stage."""
-        path, raw = _split(text)
+        """Applies `a.b.c=value`; the value is read as TOML, else as plain text."""
+        path, equals, raw = (part.strip() for part in text.partition("="))
+        if not equals:
+            raise _malformed(text)
+        self.set(path, _parsed_value(raw, path), text)
+
+    def set(self, path: str, value: Any, text: str = "") -> None:
+        """Sets the value at a dotted path as an override, written as `text`. `stages.<name>.` finds a stage."""
+        _check_path(path, text or path)
         container, keys = self._find(path)
-        value, resolved_path = _parsed_value(raw, path), ".".join(map(str, keys))
+        resolved_path = ".".join(map(str, keys))
         for leaf, item in leaves(value, path):
             refuse_secret(leaf, item)
         self._refuse_repeated(path, resolved_path, value)
@@ -122,14 +129,15 @@ class _Location(NamedTuple):
     keys: list[str | int]  # the keys that lead to the container and on to the value
 
 
-def _split(text: str) -> list[str]:
-    """Returns the dotted path and the raw value of an override."""
-    path, equals, raw = (part.strip() for part in text.partition("="))
-    if not equals or not path or path.count(".") >= MAX_DEPTH:
-        raise ConfigError(f"override '{text}': expected key=value, such as stages.rl.optim.lr=3e-6")
+def _check_path(path: str, text: str) -> None:
+    if not path or path.count(".") >= MAX_DEPTH:
+        raise _malformed(text)
     if path.partition(".")[0] == PARENT:
         raise ConfigError(f"override '{text}': only a file extends another: write it into the file")
-    return [path, raw]
+
+
+def _malformed(text: str) -> ConfigError:
+    return ConfigError(f"override '{text}': expected key=value, such as stages.rl.optim.lr=3e-6")
 
 
 def _index(items: list[Any], key: str, path: str) -> int:

@@ -19,7 +19,7 @@ from sojourn.record.episodes import vocabulary
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.record.run_status import CHAT_FORMAT
-from sojourn.record.run_weights import is_best
+from sojourn.record.run_weights import BEFORE, is_best
 from sojourn.record.stopped import Stopped, record_stop, stopped_stages
 from sojourn.record.summary import Summary, summarise
 from sojourn.render import pieces
@@ -35,8 +35,6 @@ from sojourn.train.resume import checkpoint_to_resume, truncate_metrics
 from sojourn.train.step_metrics import count_metrics, drift, policy_metrics
 from sojourn.train.weights import check_models, identities, initial_weights
 from sojourn.types import Episode
-
-BEFORE = "before"
 
 
 @dataclass
