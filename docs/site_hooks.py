@@ -29,7 +29,7 @@ SECTIONS = (  # a page belongs to the first section that has a pattern for it
     ("Configuration", ("configuration/*.md",)),
     ("Methods", ("methods.md",)),
     ("Worlds", ("worlds/*.md",)),
-    ("Reference", ("command-line.md", "export-columns.md", "glossary.md", "design.md", "api.md")),
+    ("Reference", ("command-line.md", "export-columns.md", "glossary.md", "design.md", "python.md")),
     ("Guides", ("*.md",)),
 )
 

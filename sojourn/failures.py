@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from sojourn.abilities import HasBlobs
+from sojourn.abilities import blobs_of
 from sojourn.errors import InfrastructureError, failure_and_place, recorded, recorded_traceback
 from sojourn.protocols import Env, Seat
 from sojourn.types import Ending, Episode, Task, Trajectory
@@ -27,8 +27,8 @@ class Attempt:
         none."""
         with suppress(Exception):
             self.trajectories = tuple(seat.finish(Ending.FAILED) for seat in seats.values())
-            if isinstance(env, HasBlobs) and env.blobs:
-                keep_blobs(env.blobs)
+            if blobs := blobs_of(env):
+                keep_blobs(blobs)
 
     def episode(self, id: str, task: Task, seconds: float, failed: BaseException | None) -> Episode:
         """Returns the episode of this attempt; `failed` is what ended the attempt, if not the end of the task."""

@@ -91,6 +91,9 @@ def check_command(words: list[str]) -> None:
         assert all(re.search(rf"^{word}:", known, re.MULTILINE) for word in words[1:] if "=" not in word), words
     elif words[0] == "python" and words[1].endswith(".py"):
         assert (ROOT / words[1]).is_file(), words
+    elif words[0] == "pip":
+        named = [words[number + 1] for number, word in enumerate(words[:-1]) if word == "-r"]
+        assert all((ROOT / file).is_file() for file in named), words
 
 
 def _parse(words: list[str]) -> None:

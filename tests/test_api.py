@@ -4,7 +4,7 @@ import subprocess
 import sys
 import tomllib
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What the documentation shows works: every code block of the README and of docs/ is run, and named files exist."""
+"""What the documentation shows works: its code blocks are run, built or parsed, and named files exist."""
 
 from __future__ import annotations
 

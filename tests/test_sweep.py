@@ -1,6 +1,8 @@
 """A sweep trains every combination of values and seeds once, goes on where it was stopped, and compares them."""
 
 import json
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -67,8 +69,8 @@ def test_a_sweep_trains_compares_and_goes_on(folder):
     assert (refused.returncode, "is the run of another recipe" in refused.stderr) == (2, True)
 
 
-def test_an_unfinished_run_is_resumed(folder, monkeypatch):
-    run = trained_run.train(folder / "base.seed=0", "seed=0")
+def test_an_unfinished_run_is_resumed(folder, trained, monkeypatch):
+    run = Path(shutil.copytree(trained, folder / "base.seed=0"))
     assert sweep.finished(run)
     evaluations = RunFolder.read(run).evaluations()
     (run / "evaluations.json").write_text(json.dumps(evaluations[:-1]))

@@ -133,6 +133,7 @@ class ThreadedEnv:
             raise
         copy = ThreadedEnv(lambda: forks[0], self.threads, self.offers, self.slow_calls)
         copy.env, copy.thread = forks[0], self.thread
+        copy._offer_native_actions()
         if self.thread is not None:
             self.thread.enter()
         return copy
@@ -168,9 +169,12 @@ class ThreadedEnv:
         if self.env is None:
             self.env = self.make()
         shown = await self.env.start()
+        self._offer_native_actions()
+        return shown
+
+    def _offer_native_actions(self) -> None:
         if isinstance(self.env, HasNativeActions):
             self.native_action = self.env.native_action
-        return shown
 
     async def _fork_env(self, forks: list[Env]) -> None:
         forks.append(await self.env.fork())

@@ -52,7 +52,7 @@ def _decoders(tokenizer: Any) -> set[str]:
 
 
 @cache
-def _letters() -> dict[str, int]:
+def byte_letters() -> dict[str, int]:
     """Returns the byte of each letter of GPT-2's tokenizer: printable bytes stand for themselves, others follow."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in plain]
@@ -60,7 +60,7 @@ def _letters() -> dict[str, int]:
 
 
 def _spelled(text: str) -> bytes:
-    letters = _letters()
+    letters = byte_letters()
     return bytes(letters[letter] for letter in text) if all(c in letters for c in text) else text.encode()
 
 

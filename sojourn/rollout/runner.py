@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from sojourn.abilities import HasBlobs, HasLowestReward, capacity
+from sojourn.abilities import HasLowestReward, blobs_of, capacity
 from sojourn.config.fields import Range
 from sojourn.errors import ConfigError, WorldError
 from sojourn.event_loop import contained
@@ -152,8 +152,8 @@ class Runner:
             for name in seats_of(self.family, task):
                 seats[name] = self.agent.seat(self._agent_context(name, sampler, params))
             played = await play(env, seats, self.config.limits, self.timeline, task.env, blame if find_cause else None)
-            if isinstance(env, HasBlobs) and env.blobs:
-                self.on_blobs(env.blobs)
+            if blobs := blobs_of(env):
+                self.on_blobs(blobs)
         except BaseException as error:
             if not (isinstance(error, asyncio.CancelledError) and cancelled()):
                 attempt.keep_turns(seats, env, self.on_blobs)

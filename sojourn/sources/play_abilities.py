@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from sojourn.abilities import Forkable, HasStateKey, has_expert
+from sojourn.abilities import PLAY_ABILITIES, has_expert
 from sojourn.config.lookup import nearest
 from sojourn.errors import ConfigError, InfrastructureError, SojournError
 from sojourn.event_loop import contained
@@ -15,19 +15,19 @@ from sojourn.rollout.world import worlds_of
 from sojourn.timeline import Timeline
 from sojourn.types import Task
 
-ABILITIES = ("expert", "fork", "state_key")
 MAX_TASKS = 256  # of a split, among which the kinds of tasks are looked for
 MAX_NAMED = 5  # kinds of tasks that a message names
 
 
 async def lacking(family: EnvFamily, name: str, limits: Limits, split: str = "train") -> str:
-    """Returns which environments of a family lack one of `ABILITIES`, by the first task of each kind, such as "the
+    """Returns which environments of a family lack one of `PLAY_ABILITIES`, by the first task of each kind, such as "the
     world 'web' for its tasks 'draw'"; the empty text where all have it.
 
     Raises `InfrastructureError` where no environment can be made.
     """
-    if name not in ABILITIES:
-        raise ConfigError(f"env_needs: '{name}' is no ability of an environment: {nearest(name, ABILITIES)}")
+    if name not in PLAY_ABILITIES:
+        remedy = nearest(name, sorted(PLAY_ABILITIES))
+        raise ConfigError(f"env_needs: '{name}' is no ability of an environment: {remedy}")
     found: list[str] = []
     for world in worlds_of(family):
         first = {kind: [task, await _offers(world, task, name, limits)] for kind, task in first_of_kinds(world, split)}
@@ -66,4 +66,4 @@ async def _offers(world: EnvFamily, task: Task, name: str, limits: Limits) -> bo
 
 
 def _has(env: Env, name: str) -> bool:
-    return has_expert(env) if name == "expert" else isinstance(env, Forkable if name == "fork" else HasStateKey)
+    return has_expert(env) if name == "expert" else isinstance(env, PLAY_ABILITIES[name])

@@ -135,8 +135,7 @@ def with_template(name):
 
 def _real(name):
     found = find_spec("trl")  # imports nothing of it
-    folders = [Path(folder) / "chat_templates" for folder in found.submodule_search_locations] if found else []
-    for folder in folders:
-        if (path := folder / f"{name}.jinja").is_file():
-            return path.read_text()
-    pytest.skip("needs the templates of trl: pip install --no-deps -r tests/render/requirements.txt")
+    if found is None:
+        pytest.skip("needs the templates of trl: pip install --no-deps -r tests/render/requirements.txt")
+    [folder] = found.submodule_search_locations
+    return (Path(folder) / "chat_templates" / f"{name}.jinja").read_text()

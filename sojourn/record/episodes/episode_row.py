@@ -164,14 +164,18 @@ def _called(trajectory: Trajectory) -> Iterator[str]:
     """Yields the names of the tools called, in structured calls and in texts that are the call of a tool which was
     declared, or which the system messages tell of."""
     declared = {tool.name for turn in trajectory.turns for tool in turn.tools}
-    shown = (message for turn in trajectory.turns for message in (*turn.observed, *turn.context_messages))
-    told = "\n".join({message.text: None for message in shown if message.role is Role.SYSTEM})
+    told: str | None = None  # by the system messages, which are gathered only where a text is an undeclared call
     for turn in trajectory.turns:
         if turn.message is None:
             continue
         yield from (call.name for call in turn.message.calls)
         name = None if turn.message.calls else written_name(turn.message.text)
-        if name is not None and (name in declared or f"{name}(" in told):
+        if name is None:
+            continue
+        if name not in declared and told is None:
+            shown = (message for turn in trajectory.turns for message in (*turn.observed, *turn.context_messages))
+            told = "\n".join({message.text: None for message in shown if message.role is Role.SYSTEM})
+        if name in declared or (told is not None and f"{name}(" in told):
             yield name
 
 

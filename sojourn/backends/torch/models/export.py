@@ -56,11 +56,11 @@ def export(
             _save_adapters(trained, model, out)
         else:
             whole = trained if model.lora is None else trained.merge_and_unload()
-            stops = sorted(renderer.bind(loaded.tokenizer, loaded.template).stops)
+            stops = list(renderer.bind(loaded.tokenizer, loaded.template).stops)  # the first ends a turn
             if format == "gguf":
                 save_gguf(whole, loaded.tokenizer, next(iter(stops), None), dtype, model.name, out)
             else:
-                _save_whole(whole, stops, dtype, out)
+                _save_whole(whole, sorted(stops), dtype, out)
         if format != "gguf":
             loaded.tokenizer.save_pretrained(out)
     source = loading.resolve(model.name, model.revision)

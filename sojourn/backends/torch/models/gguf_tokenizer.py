@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sojourn.errors import ModelError
+from sojourn.render.pieces import byte_letters
 
 SPACE = "\u2581"  # how "llama" and "t5" write a space
 LETTERS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
@@ -124,18 +125,7 @@ def _is_byte(token: str) -> bool:
 def _as_text(token: str) -> str:
     """Returns a token of a byte-level unigram model as text. Bytes beyond ASCII, which "t5" has no notion of, become
     names that occur in no text."""
-    data = bytes(_BYTES[letter] for letter in token)
+    data = bytes(byte_letters()[letter] for letter in token)
     if any(byte > 127 for byte in data):
         return "".join(f"<0x{byte:02X}>" for byte in data)
     return data.decode().replace(" ", SPACE)
-
-
-def _byte_letters() -> dict[str, int]:
-    """Returns the byte for which each letter of byte-level tokenizers stands: printable Latin-1 for itself, the others
-    from U+0100 on."""
-    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
-
-
-_BYTES = _byte_letters()
