@@ -1,16 +1,24 @@
-"""What the tests of Sojourn and of its worlds share. Torch runs on one thread: all tests share the cores."""
+"""What the tests of Sojourn and of its worlds share.
+
+Torch runs on one thread: all tests share the cores. Properties are tried without a limit of time. Nothing waits for the
+disk, as no test cuts the power.
+"""
 
 import os
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 ROOT = Path(__file__).parent
 sys.path[:0] = [str(folder) for folder in (ROOT, ROOT / "worlds", ROOT / "tests")]  # what both trees of tests share
+settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared")
+os.fsync = lambda fd: None
 
 
 @pytest.fixture(scope="session")

@@ -138,7 +138,7 @@ class Maker:
             info = {"success": float(won)} if last else {}
             if (last and ending is Ending.MALFORMED) or drawn.random() < 0.02:
                 info["malformed"] = 1.0
-            brief = (Message(Role.SYSTEM, goal),) if first else ()
+            system = (Message(Role.SYSTEM, goal),) if first else ()
             said, length = self._said(task.env, task.data["code"]), drawn.randrange(6, 40)
             cut = last and ending is Ending.TOKENS
             turns.append(
@@ -154,7 +154,7 @@ class Maker:
                     message=said,
                     reward=float(won and last),
                     info=info,
-                    observed=(*brief, Message(Role.TOOL if said.calls else Role.USER, self._shown(task.env))),
+                    observed=(*system, Message(Role.TOOL if said.calls else Role.USER, self._shown(task.env))),
                 )
             )
         return Episode(name, task, (Trajectory("agent", tuple(turns), ending),), None, seconds)

@@ -40,6 +40,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "tools": {"cls": "examples.guess:Guess"},
     "miniwob": {"pages": ["experts"]},
     "mixed": {"worlds": [{"name": "toy"}, {"name": "shop"}]},
+    "recorded": {"files": ["recipes/others/theirs.chat.jsonl"]},
 }
 
 

@@ -1,4 +1,5 @@
-"""Writes a tool call as text, in the one way in which people read it and a search finds it, and reads it back."""
+"""Writes a tool call as text, in the one way in which people read it and a search finds it, reads it back, and answers
+it."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sojourn.types import Tool, ToolCall
+from sojourn.types import Message, Role, Tool, ToolCall
 
 LONGEST = 10_000  # characters of a text that may be a call
 BEGINS = re.compile(r"\s*([^\W\d]\w*)\s*\(")
@@ -19,6 +20,11 @@ BEGINS = re.compile(r"\s*([^\W\d]\w*)\s*\(")
 def call_text(call: ToolCall, value_text: Callable[[Any], str] = repr) -> str:
     """Returns a tool call as it would be written in Python; `value_text` writes the values of its arguments."""
     return f"{call.name}({', '.join(f'{key}={value_text(value)}' for key, value in call.arguments.items())})"
+
+
+def answer(call: ToolCall | None, text: str) -> Message:
+    """Returns the message that shows what came of a structured call; of the user where the action was a text (None)."""
+    return Message(Role.USER, text) if call is None else Message(Role.TOOL, text, answers=call.id or call.name)
 
 
 @dataclass(frozen=True)

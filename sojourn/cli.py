@@ -15,7 +15,6 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from sojourn import event_loop
 from sojourn.errors import ConfigError, SojournError, describe_error, leaf, raised_at
 from sojourn.secrets import masked
 from sojourn.terminal.clean import clean
@@ -57,6 +56,7 @@ COMMANDS = {
     "train": "sojourn.commands.train:train",
     "sweep": "sojourn.commands.sweep:sweep",
     "eval": "sojourn.commands.evaluate:evaluate",
+    "ope": "sojourn.commands.ope:ope",
     "runs": "sojourn.commands.runs:runs",
     "show": "sojourn.commands.show:show",
     "view": "sojourn.commands.view:view",
@@ -83,7 +83,11 @@ def main() -> None:
     except SystemExit as ended:
         if not isinstance(ended.code, int | None):
             raise
-        event_loop.exit(ended.code or 0)
+        if "sojourn.event_loop" in sys.modules:  # else nothing can have been left running, and asyncio is not imported
+            from sojourn import event_loop
+
+            event_loop.exit(ended.code or 0)
+        sys.exit(ended.code or 0)
 
 
 def _run() -> None:

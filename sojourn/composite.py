@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from sojourn.protocols import Stateful
@@ -23,3 +23,11 @@ class HasBases:
     def _stateful_bases(self) -> list[tuple[str, Stateful]]:
         components = [(name, getattr(self, name)) for name in self.bases]
         return [(name, component) for name, component in components if isinstance(component, Stateful)]
+
+
+def with_bases(components: Iterable[object]) -> Iterator[object]:
+    """Yields components and, after each, those that it contains."""
+    for component in components:
+        yield component
+        if isinstance(component, HasBases):
+            yield from with_bases(getattr(component, name) for name in component.bases)

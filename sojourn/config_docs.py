@@ -25,25 +25,33 @@ from sojourn.config.lookup import find, names
 from sojourn.config.registry import as_toml
 from sojourn.key_meanings import OF_CLASS, OF_NAME
 from sojourn.method_docs import with_links
-from sojourn.models.spec import Critic, Lora, Model, Sampling
+from sojourn.models.spec import Critic, FrozenModel, Lora, Model, Sampling
 from sojourn.optim import Optim
 from sojourn.rollout.limits import Limits
 from sojourn.rollout.runner import Rollout
 from sojourn.train.early_stop import EarlyStop
 from sojourn.train.recipe import Evaluation, Recipe, Record, Stage
+from sojourn.train.repeats import Repeat
 
 RUN: Mapping[str, type] = {
     "a recipe": Recipe,
     "model": Model,
     "lora": Lora,
     "critic": Critic,
+    "models": FrozenModel,
     "sampling": Sampling,
     "rollout": Rollout,
     "limits": Limits,
     "evaluation": Evaluation,
     "record": Record,
 }
-STAGES: Mapping[str, type] = {"stages": Stage, "aggregate": Aggregate, "optim": Optim, "early_stop": EarlyStop}
+STAGES: Mapping[str, type] = {
+    "stages": Stage,
+    "aggregate": Aggregate,
+    "optim": Optim,
+    "early_stop": EarlyStop,
+    "repeats": Repeat,
+}
 PAGE_OF: dict[Any, str] = dict.fromkeys(RUN.values(), "run") | dict.fromkeys(STAGES.values(), "stages")
 TABLE_OF: dict[Any, str] = {cls: table for tables in (RUN, STAGES) for table, cls in tables.items()}
 SENTENCE = re.compile(r"(?<=\.)(?<!Dr\.)\s+(?=[A-Z`\"])")  # "Dr. GRPO" ends none

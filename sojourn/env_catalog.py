@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import re
 import sys
@@ -12,10 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sojourn.checks.env.measure import Measured, Scored, measure
 from sojourn.config import plugins
 from sojourn.config.lookup import find, names
 from sojourn.envs.about import About, about_of
+from sojourn.envs.measured import Measured, Scored
 from sojourn.envs.tools import Tools
 from sojourn.errors import SojournError
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 MEASURED = "measured.json"  # a file of the top-level package of a world; benchmarks/worlds.py writes ours
 CAPTION = "expert and random: mean rewards; *: forked by re-execution; details: sojourn envs NAME"
-WIDE_COLUMNS = 110  # of a terminal that has room for all headings
+MIN_WIDTHS = {"seats": 90, "sees": 110, "licence": 110}  # of a terminal, for columns that are not always shown
 UNITS = ((1_000_000, "M"), (1_000, "k"))
 FORKS = {"own": "its own fork", "re-execution": "playing again"}
 
@@ -39,6 +40,7 @@ class World:
     about: About | None
     measured: Measured | None
     where: str = ""  # the date, the machine and the fields of the measurement
+    text: str = ""  # its whole docstring
 
 
 @cache
@@ -70,7 +72,7 @@ def describe(name: str, family: Any) -> World:
     record = next((known[name] for known in map(measurements, packages) if name in known), None)
     measured = Measured.from_json(record["measured"]) if record else None
     where = record["where"] + f", with {json.dumps(record['fields'])}" * bool(record["fields"]) if record else ""
-    return World(name, summary, about_of(cls), measured, where)
+    return World(name, summary, about_of(cls), measured, where, inspect.cleandoc(cls.__doc__ or ""))
 
 
 def _described_class(family: Any) -> type:
@@ -82,6 +84,8 @@ def _described_class(family: Any) -> type:
 
 def measured_now(entry: World, family: Any) -> World:
     """Returns the entry with what a measurement on this machine gives; this plays the world."""
+    from sojourn.checks.env.measure import measure  # imports all that checks a world
+
     return replace(entry, measured=asyncio.run(measure(family)), where="now, on this machine")
 
 
@@ -103,20 +107,21 @@ def row(entry: World) -> dict[str, str]:
 
 
 def table(entries: list[World], width: int = 80) -> Table:
-    """Returns a table with one line per world; it shows `sees` and `licence` only where the terminal is wide enough."""
+    """Returns a table with one line per world, without what the terminal is too narrow for."""
     from rich import box
     from rich.table import Table
 
     rows = [row(entry) for entry in entries]
-    headings = [heading for heading in rows[0] if width >= WIDE_COLUMNS or heading not in ("sees", "licence")]
+    headings = [heading for heading in rows[0] if width >= MIN_WIDTHS.get(heading, 0)]
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, caption=CAPTION)
     table.caption_justify = "left"
+    tasks = " / " if width >= MIN_WIDTHS["seats"] else "/"
     right = {"tasks", "fork", "acts/s", "expert", "random"}
     for heading in headings:
         justify = "right" if heading in right else "left"
         table.add_column(heading, justify=justify, overflow="fold", no_wrap=heading == "name")
     for cells in rows:
-        table.add_row(*(cells[heading] for heading in headings))
+        table.add_row(*(cells[heading].replace(" / ", tasks) for heading in headings))
     return table
 
 
@@ -146,7 +151,14 @@ def details(entry: World, family: Any) -> list[tuple[str, str]]:
         ]
     else:
         lines.append(("measured", f"not yet: sojourn envs {entry.name} --measure"))
+    if isinstance(family, Tools):
+        lines.append(("tools", "\n".join(tools_of(family))))
     return [*lines, ("fields", ", ".join(f.name for f in fields(family) if f.init) if is_dataclass(family) else "none")]
+
+
+def tools_of(family: Tools) -> list[str]:
+    """Returns the tools of a plain class as they are declared: every public method that has no other meaning."""
+    return [f"{one.signature}  {one.tool.description}".rstrip() for one in family.interface.methods.values()]
 
 
 def sheet(entry: World, family: Any) -> Table:

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Sequence
 from functools import cache
 
 from sojourn.secrets import masked
@@ -23,6 +24,15 @@ class SojournError(Exception):
 
 class ConfigError(SojournError):
     """A key, value, name or file of the configuration cannot be used."""
+
+
+class UnknownKeyError(ConfigError):
+    """A table has keys that nothing takes: `keys` of the table at the dotted path `table`."""
+
+    def __init__(self, message: str, table: str = "", keys: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.table = table
+        self.keys = tuple(keys)
 
 
 class MissingExtraError(ConfigError):
@@ -63,7 +73,7 @@ class ActionError(SojournError):
     """The agent's action is malformed or impossible here; the world has not changed.
 
     Raised by `Env.step` or `Renderer.parse`. The message is written for the agent: what was said, what is expected.
-    The agent's own policy decides what happens next (tell, end); the turn is always trained on.
+    The agent's setting `malformed` decides what happens next (tell, end); the turn is always trained on.
     """
 
     def __str__(self) -> str:

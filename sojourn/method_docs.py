@@ -1,4 +1,5 @@
-"""Describes the methods (estimators, losses, streams, filters and rewards): their sources, needs and combinations.
+"""Describes the methods (estimators, losses, streams, filters, rewards and curricula): their sources, what they need,
+and what they can be combined with.
 
 Everything is read from the components themselves, so that the descriptions cannot differ from the code.
 """
@@ -14,20 +15,22 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sojourn.abilities import Learns, Unverified, env_needs, provided, reads_critic, task_data, valid_for
+from sojourn.abilities import BindsWorld, Learns, Unverified, env_needs, provided, reads_critic, task_data, valid_for
 from sojourn.config.components import COMPONENTS
-from sojourn.config.lookup import find, names, nearest
+from sojourn.config.lookup import find, is_registered, names, nearest
 from sojourn.config.registry import build
 from sojourn.errors import ConfigError, MissingExtraError
 from sojourn.protocols import Stateful
 from sojourn.train.recipe import Recipe
 
-KINDS = ("estimator", "loss", "stream", "filter", "reward")
+KINDS = ("estimator", "loss", "stream", "filter", "reward", "curriculum")
+PLURALS = {"loss": "losses", "curriculum": "curricula"}  # of the others: with an s
 SOURCE = re.compile(r"\(((?:[^()]|\([^()]*\))*(?:arXiv:\d{4}\.\d{4,5}|\b(?:19|20)\d\d\b)(?:[^()]|\([^()]*\))*)\)")
 NEEDS_IN_WORDS = {  # what a loss reads of the trainer's forward pass, in words
     "entropy": "the entropy of its own forward pass",
     "critic": "a critic",
     "top_logprob": "the likeliest tokens of its own forward pass",
+    "reverse_kl": "the teacher's distribution in the place of each token",
     "targets": "an estimator that gives the targets of a critic",
 }
 UNVERIFIED_RECIPES = {  # by the name of a preset whose method is no component: the text that was read of its source
@@ -68,7 +71,7 @@ def methods(kind: str = "") -> list[Method]:
 
 def of_name(name: str) -> list[Method]:
     """Returns the methods of a name, of any kind. Raises `ConfigError` where there is none."""
-    matches = [_known(kind, name) for kind in KINDS if name in names(kind)]
+    matches = [_known(kind, name) for kind in KINDS if is_registered(kind, name)]
     if not matches:
         known = [*KINDS, *(known for kind in KINDS for known in names(kind))]
         raise ConfigError(f"'{name}' is neither a method nor a kind of method: {nearest(name, known)}")
@@ -112,7 +115,7 @@ def _page() -> Iterator[str]:
     yield "source nobody could read: the text that was read instead follows, and a run prints a note at its start."
     for kind in KINDS:
         yield ""
-        yield f"## {kind.capitalize()}{'es' if kind == 'loss' else 's'}"
+        yield f"## {PLURALS.get(kind, f'{kind}s').capitalize()}"
         yield ""
         yield "| name | what it is | from | needs | goes with |"
         yield "|---|---|---|---|---|"
@@ -172,7 +175,8 @@ def _summary_and_sources(text: str) -> Summary:
 
 def _goes_with(kind: str, component: Any) -> str:
     """Returns what a component can be combined with, and what holds for it in a run."""
-    everything = {"estimator": "any loss", "loss": "any estimator", "filter": "any estimator", "reward": "any world"}
+    everything = {"estimator": "any loss", "loss": "any estimator", "filter": "any estimator"}
+    everything |= {"reward": "any world", "curriculum": "any world"}
     facts = []
     if kind == "stream":
         everything["stream"] = "any estimator or loss"
@@ -183,6 +187,7 @@ def _goes_with(kind: str, component: Any) -> str:
     facts += ["gives the targets of a critic"] * ("targets" in provided(component))
     if based := any(field.name == "base" for field in fields(component)):
         facts.append(f"any {kind}, as its base")
+    facts += ["worlds that make tasks of data"] * isinstance(component, BindsWorld)
     facts += [f"worlds that offer `{wanted}()`" for wanted in sorted(env_needs(component))]
     if isinstance(component, Stateful) and not based:
         facts.append("resumes with its memory")

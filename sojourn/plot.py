@@ -25,6 +25,8 @@ from sojourn.record.run import RunFolder
 from sojourn.record.summary import Summary
 
 TRAINING, EVALUATION = "#2b6cb0", "#c05621"
+CHARACTER = 0.009  # the width of a character of a stage's name, as a fraction of the panel's
+STEP_METRICS = {"loss", "version"}  # of which every step of a stage has one; a stage that does not train has no loss
 KL = {"drift": "KL from the\nstage's start", "kl": "KL (nats)"}  # the first of these that was recorded is drawn
 MAX_STREAMS = 4  # that learn beside the policy, each with a panel of its own
 
@@ -71,12 +73,23 @@ def curve(run_folders: Sequence[Path], out: Path) -> None:
         _lower(panel, curves, starts, name, label)
     for panel in panels:
         frame(panel, starts)
-    for stage, start in starts.items():
+    for stage, start in _with_room(starts, end).items():
         panels[0].annotate(stage, (start, 1.01), xycoords=("data", "axes fraction"), fontsize=8, color="0.35")
     names = curves[0].name if len(curves) == 1 else f"{curves[0].name} and {len(curves) - 1} more"
     panels[-1].set_xlabel(f"step ({names})")
     panels[-1].set_xlim(-0.02 * end - 0.5, 1.02 * end + 0.5)
     write_file(out, lambda temporary: figure.savefig(temporary, format="png"))
+
+
+def _with_room(starts: Mapping[str, int], end: int) -> dict[str, int]:
+    """Returns the stages whose names can be written at their starts: not those that would lie over the one before."""
+    shown: dict[str, int] = {}
+    free = -1.0
+    for stage, start in starts.items():
+        if start >= free:
+            shown[stage] = start
+            free = start + CHARACTER * end * (len(stage) + 1)
+    return shown
 
 
 def figure_class(out: Path) -> Any:
@@ -145,18 +158,20 @@ def _read(folder: Path) -> Curve:
     run = RunFolder.read(folder)
     evaluations = []
     for evaluation in run.evaluations():
+        if "same_as" in evaluation:
+            continue  # it was measured once, before
         success = Summary.from_json(evaluation["summary"]).overall.success
         evaluations.append((str(evaluation["stage"]), int(evaluation["step"]), success))
     return Curve(folder.resolve().name, tuple(metrics.read(folder / "metrics.jsonl")), tuple(evaluations))
 
 
 def stage_starts(curves: Sequence[Curve]) -> tuple[dict[str, int], int]:
-    """Returns where each training stage starts on the x axis, and where the last ends; of several seeds the longest
+    """Returns where each stage starts on the x axis, and where the last ends; of several seeds the longest
     counts."""
     lengths: dict[str, int] = defaultdict(int)
     for one in curves:
         for line in one.lines:
-            if "loss" in line.values:
+            if not line.values.keys().isdisjoint(STEP_METRICS):
                 lengths[line.stage] = max(lengths[line.stage], line.step + 1)
         for stage, step, _ in one.evaluations:
             if stage in lengths:

@@ -14,6 +14,7 @@ from sojourn import plot
 from sojourn.errors import RecordError
 from sojourn.record.atomic import write_file
 from sojourn.record.run import RunFolder
+from sojourn.record.stage_names import named
 
 COLOURS = ("#2b6cb0", "#c05621", "#2f855a", "#6b46c1", "#b83280", "#975a16", "#2c7a7b", "#4a5568")
 MAX_KEYS = 2  # that a legend names of those in which recipes differ
@@ -85,8 +86,8 @@ def _labels(runs: Sequence[RunFolder], values: Sequence[Mapping[str, Any]]) -> l
     unlike = [key for key in keys if any(own.get(key) != values[0].get(key) for own in values)]
     more = f" and {len(unlike) - MAX_KEYS} more" if len(unlike) > MAX_KEYS else ""
     return [
-        f"{name}: {', '.join(f'{key} = {own.get(key)}' for key in unlike[:MAX_KEYS])}{more}"
-        for name, own in zip(names, values, strict=True)
+        f"{name}: {', '.join(f'{named(key, run.config)} = {own.get(key)}' for key in unlike[:MAX_KEYS])}{more}"
+        for name, run, own in zip(names, runs, values, strict=True)
     ]
 
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+from numpy.typing import NDArray
 
 from sojourn.types import (
     Batch,
     Credit,
     Ending,
     FloatArray,
-    Forward,
     Group,
     IntArray,
     Message,
@@ -67,8 +68,8 @@ class EnvFamily(Protocol):
     `tasks(split)` gives the tasks of "train" or "test", decided by the config alone, as a sequence with random access
     (lazy where tasks are generated: see `sojourn.tasks.Generated`). The splits share no task.
 
-    Optional: `Opens`, `Closes`, `HasCapacity`, `HasSeats`, `HasLowestReward`, `HasRisks`, `HasWorlds`, and a class
-    variable `about` (`sojourn.envs.about.About`), what the world says of itself.
+    Optional: `Opens`, `Closes`, `HasCapacity`, `HasSeats`, `HasLowestReward`, `HasRisks`, `HasWorlds`, `Relabels`, and
+    a class variable `about` (`sojourn.envs.about.About`), what the world says of itself.
     """
 
     def tasks(self, split: str) -> Sequence[Task]: ...
@@ -162,15 +163,25 @@ class Filter(Protocol):
 PerTurn = list[list[tuple[Any, ...]]]  # by group and trajectory, an array for each turn's sampled tokens
 
 
+class Forward(NamedTuple):
+    """Holds what a pass without gradients returns for a batch's tokens; 0 at those of weight 0."""
+
+    logprobs: FloatArray  # (N,)
+    entropy: FloatArray  # (N,) in nats
+    values: FloatArray  # (N,) of the critic, before each token; 0 where it was not asked
+    next_values: FloatArray  # (N,) of the critic, after each token
+    columns: Mapping[str, NDArray[Any]]  # (N,) each, those that were asked for by name
+
+
 class TurnStates(NamedTuple):
-    """The policy's last hidden states around those turns of one trajectory that sampled anything."""
+    """A model's last hidden states around those turns of one trajectory that sampled anything."""
 
     turns: list[int]
     before: FloatArray  # (n, H), before the first token of each
     after: FloatArray  # (n, H), after the last
 
 
-class Place(NamedTuple):
+class TurnSpan(NamedTuple):
     """The span of a turn's sampled tokens in a flat batch: from `start` to `stop`."""
 
     group: int
@@ -183,8 +194,8 @@ class Place(NamedTuple):
 class StepContext(Protocol):
     """Offers what a stream may read of a step: its groups and scores, and passes of the model over them.
 
-    `read` returns the array that `column` takes from a pass of the present weights, or of the reference model; `states`
-    the policy's hidden states around each turn, by group and trajectory; `flat` the step's flat batch, and the place of
+    `read` returns the array that `select` takes from a pass of the present weights, or of the reference model; `states`
+    hidden states of either around each turn, by group and trajectory; `flat` the step's flat batch, and the span of
     each turn's sampled tokens in it. `renderer` renders texts that a stream adds itself, such as a question.
     """
 
@@ -193,12 +204,12 @@ class StepContext(Protocol):
     trainer: Trainer
     renderer: Renderer | None
 
-    async def read(self, column: Callable[[Forward], FloatArray], *, reference: bool = False) -> PerTurn: ...
+    async def read(self, select: Callable[[Forward], FloatArray], *, reference: bool = False) -> PerTurn: ...
 
-    async def states(self) -> list[list[TurnStates]]: ...
+    async def states(self, *, reference: bool = False) -> list[list[TurnStates]]: ...
 
     @property
-    def flat(self) -> tuple[Batch, list[Place]]: ...
+    def flat(self) -> tuple[Batch, list[TurnSpan]]: ...
 
 
 class Stream(Protocol):
@@ -238,8 +249,7 @@ class PassOutput:
     logprobs: torch.Tensor  # (n,) with gradient
     entropy: torch.Tensor  # (n,) in nats; with gradient where a loss needs "entropy"
     values: torch.Tensor  # (n,) of the critic, with gradient, where a loss needs "critic"; else (0,)
-    # (n,) by name: those pass columns that losses need
-    columns: Mapping[str, torch.Tensor] = field(default_factory=dict[str, "torch.Tensor"])
+    columns: Mapping[str, torch.Tensor] = field(default_factory=dict[str, "torch.Tensor"])  # (n,) that losses need
 
 
 @dataclass(frozen=True)
@@ -279,14 +289,14 @@ class Stateful(Protocol):
 class Trainer(Stateful, Protocol):
     """Computes gradients and updates the model; only `publish` changes what samplers draw from.
 
-    `begin` starts a stage of `steps` updates: a new optimiser, and the present weights as the reference if asked for.
-    `forward` scores the tokens that carry weight, or `tokens` (N,) in their places, and reads `columns` besides.
+    `begin` starts a stage of `updates` updates: a new optimiser, and the present weights as the reference if asked for.
+    `forward` returns log-probabilities of the tokens with weight, or of `tokens` (N,) in their positions, and columns.
     Optional: `Copies`, `HasHiddenStates`.
     """
 
     version: int
 
-    def begin(self, optim: Optim, steps: int, *, reference: bool) -> None: ...
+    def begin(self, optim: Optim, updates: int, *, reference: bool) -> None: ...
     async def forward(
         self,
         batch: Batch,
@@ -317,14 +327,17 @@ class CurriculumConfig(Protocol):
 class Curriculum(Protocol):
     """Decides which task each group plays, and observes everything that was played.
 
-    `redraw` counts how often the slot was played before, with groups from which nothing could be learned.
+    `redraw` counts how often the slot was played before, with groups that taught nothing. Optional: `Measured`.
     """
 
     def draw(self, slot: int, redraw: int = 0) -> Task: ...
     def observe(self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> None: ...
 
 
-class SourceConfig(Protocol):
+PartsT = TypeVar("PartsT", contravariant=True)  # what a source uses of a run: see `sources/context.py`
+
+
+class SourceConfig(Protocol[PartsT]):
     """The config of a group source, bound to each stage that it serves. Optional: `Sized`, `Lags`, `Checks`.
 
     `live` says whether the policy plays its groups, `width` how many a step has. `tasks` returns how many tasks such a
@@ -337,7 +350,7 @@ class SourceConfig(Protocol):
     def live(self) -> bool: ...
 
     def tasks(self, steps: int) -> int: ...
-    def bind(self, context: Any, stage: str, steps: int, first: int = 0) -> Source: ...
+    def bind(self, context: PartsT, stage: str, steps: int, first: int = 0) -> Source: ...
 
 
 class Source(Protocol):

@@ -1,4 +1,4 @@
-"""Learning-rate schedules. Each returns the factor on `lr` at an update of a stage, after a linear warm-up.
+"""Schedules. Each returns a factor at a step of a stage: on `lr` at an update, or on the budgets of a step's episodes.
 
 `step`, `steps` and `warmup` count updates: every step of a stage makes as many as it has minibatches, also where it has
 nothing to train. As with the schedules of torch and transformers, the first update has number 0 and the last has number
@@ -15,7 +15,7 @@ from sojourn.config.fields import Range
 
 
 class Schedule(Protocol):
-    """Returns the factor on `lr` at an update of a stage of `steps` updates."""
+    """Returns the factor on `lr`, or on a budget, at an update of a stage of `steps` updates."""
 
     def __call__(self, step: int, steps: int) -> float: ...
 
@@ -53,6 +53,23 @@ class Cosine:
     def __call__(self, step: int, steps: int) -> float:
         wave = 0.5 * (1 + math.cos(math.pi * _progress(step, steps, self.warmup)))
         return _ramp(step, self.warmup) * (self.final + (1 - self.final) * wave)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stairs:
+    """Has each of the `factors` for `every` steps, one after another, and keeps the last, after `warmup` steps in which
+    it rises in a line."""
+
+    warmup: Annotated[int, Range(0)] = 0
+    factors: tuple[Annotated[float, Range(above=0)], ...] = (0.33, 0.67, 1.0)
+    every: Annotated[int, Range(1)] = 100
+
+    def __post_init__(self) -> None:
+        if not self.factors:
+            raise ValueError("factors = []: give at least one, such as factors = [0.5, 1]")
+
+    def __call__(self, step: int, steps: int) -> float:
+        return _ramp(step, self.warmup) * self.factors[min(step // self.every, len(self.factors) - 1)]
 
 
 def _ramp(step: int, warmup: int) -> float:

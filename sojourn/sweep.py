@@ -33,19 +33,25 @@ class PlannedRun(NamedTuple):
     variant: str
     seed: int
     overrides: tuple[str, ...]
+    same_as: str = ""  # the name of an earlier run with the same config, which is not trained again
 
     @property
     def name(self) -> str:
         return f"{self.variant}.seed={self.seed}"
 
+    @property
+    def folder(self) -> str:
+        """Returns the name of the run's folder."""
+        return self.same_as or self.name
+
 
 class Point(NamedTuple):
     """The success of a variant at one evaluation: the mean over its seeds with a 95% t interval; where only one seed
-    has come so far, that evaluation's own interval."""
+    has come so far, that evaluation's own interval. `by_seed` has the success of each seed."""
 
     steps: int
-    seeds: int
     success: Estimate
+    by_seed: Mapping[int, float]
 
 
 def plan(vary: Sequence[str], seeds: Sequence[int], overrides: Sequence[str]) -> list[PlannedRun]:
@@ -63,6 +69,21 @@ def plan(vary: Sequence[str], seeds: Sequence[int], overrides: Sequence[str]) ->
             f"{MAX_RUNS}, each with other values or another seed"
         )
     return runs
+
+
+def recognise(runs: Sequence[PlannedRun], configs: Sequence[Mapping[str, Any]], folder: Path) -> list[PlannedRun]:
+    """Returns the runs, of which those say so that are the same as an earlier one, of the plan or of the sweep's
+    folder: where a value is the recipe's own, say. `configs` are the complete configs of the runs."""
+    own = {run.name for run in runs}
+    found = [path.parent for path in sorted(folder.glob("*/config.toml")) if path.parent.name not in own]
+    known: list[tuple[str, Mapping[str, Any]]] = [(path.name, RunFolder.read(path).config) for path in found]
+    recognised: list[PlannedRun] = []
+    for run, config in zip(runs, configs, strict=True):
+        begun = (folder / run.name / "config.toml").is_file()
+        same = next((name for name, other in known if other == config), "")
+        recognised.append(run._replace(same_as="" if begun else same))
+        known.append((recognised[-1].folder, config))
+    return recognised
 
 
 def _axis(text: str) -> tuple[str, list[Any]]:
@@ -100,61 +121,88 @@ def finished(folder: Path) -> bool:
 
 def results(folder: Path, runs: Sequence[PlannedRun]) -> Mapping[str, list[Point]]:
     """Returns the evaluations of each variant, oldest first, over the seeds that have come so far."""
-    found: dict[str, dict[int, list[Estimate]]] = {run.variant: defaultdict(list) for run in runs}
+    found: dict[str, dict[int, dict[int, Estimate]]] = {run.variant: defaultdict(dict) for run in runs}
     for planned in runs:
-        path = folder / planned.name
+        path = folder / planned.folder
         if not (path / "config.toml").is_file():
             continue
         run = RunFolder.read(path)
-        done, starts = 0, dict[str, int]()
-        for stage in run.config.get("stages", []):
-            starts[str(stage["name"])] = done
-            done += int(stage["steps"])
+        starts = run.stage_starts
         for e in run.evaluations():
             success = Summary.from_json(e["summary"]).overall.success
-            found[planned.variant][starts.get(str(e["stage"]), 0) + int(e["step"])].append(success)
+            found[planned.variant][starts.get(str(e["stage"]), 0) + int(e["step"])][planned.seed] = success
     return {name: [_point(steps, at[steps]) for steps in sorted(at)] for name, at in found.items()}
 
 
-def _point(steps: int, estimates: Sequence[Estimate]) -> Point:
-    several = intervals.mean([e.mean for e in estimates])
+def _point(steps: int, estimates: Mapping[int, Estimate]) -> Point:
+    by_seed = {seed: estimate.mean for seed, estimate in sorted(estimates.items())}
+    several = intervals.mean(list(by_seed.values()))
     success = several._replace(low=max(0.0, several.low), high=min(1.0, several.high))
-    return Point(steps, len(estimates), success if len(estimates) > 1 else estimates[0])
+    return Point(steps, success if len(by_seed) > 1 else next(iter(estimates.values())), by_seed)
 
 
-def draw(results: Mapping[str, Sequence[Point]], out: Path) -> None:
-    """Draws the success of every variant at its evaluations into one PNG, with 95% intervals."""
+def draw(results: Mapping[str, Sequence[Point]], out: Path, title: str, stages: Mapping[str, int]) -> None:
+    """Draws the success of every variant at its evaluations into one PNG: the mean over its seeds in a band of its 95%
+    interval, and each seed as a thin line. `stages` has the step at which each stage begins."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError("a picture needs matplotlib: pip install 'sojourn[torch]'") from error
     figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
     axes = figure.subplots()
-    shown = {name: points for name, points in results.items() if points}
-    widest = max((points[-1].steps for points in shown.values()), default=1)
-    for number, (name, points) in enumerate(shown.items()):
-        shift = (number - (len(shown) - 1) / 2) * 0.006 * widest  # so that intervals lie side by side
-        y = [p.success.mean for p in points]
-        errors = [[p.success.mean - p.success.low for p in points], [p.success.high - p.success.mean for p in points]]
-        label = f"{name} ({max(p.seeds for p in points)} seeds)"
-        axes.errorbar([p.steps + shift for p in points], y, yerr=errors, fmt="o-", ms=4, lw=1.2, capsize=2, label=label)
+    for number, (name, points) in enumerate((name, points) for name, points in results.items() if points):
+        colour, x = f"C{number}", [p.steps for p in points]
+        count = max(len(p.by_seed) for p in points)
+        label = f"{title if name == UNNAMED else name} ({count} seed{'s' * (count != 1)})"
+        axes.plot(x, [p.success.mean for p in points], "o-", ms=4, lw=1.8, color=colour, label=label)
+        low, high = [p.success.low for p in points], [p.success.high for p in points]
+        axes.fill_between(x, low, high, color=colour, alpha=0.12, lw=0)
+        for seed in sorted({seed for p in points for seed in p.by_seed}) if count > 1 else ():
+            own = [(p.steps, p.by_seed[seed]) for p in points if seed in p.by_seed]
+            axes.plot(*zip(*own, strict=True), "-", lw=0.7, alpha=0.6, color=colour)
+    for stage, start in stages.items():
+        if start:
+            axes.axvline(start, ls=":", lw=1, color="0.5")
+        axes.annotate(
+            stage, (start, 1.0), xytext=(3, -2), textcoords="offset points", fontsize=7, color="0.4", va="top"
+        )
     axes.set_ylim(-0.03, 1.03)
     axes.set_xlabel("step")
-    axes.set_ylabel("success in evaluations (95%)")
+    axes.set_ylabel("success in evaluations (mean, 95%, seeds)")
+    axes.set_title(title, fontsize=9)
     axes.grid(alpha=0.25)
     axes.legend(fontsize=8, frameon=False)
     write_file(out, lambda temporary: figure.savefig(temporary, format="png"))
 
 
 def table(results: Mapping[str, Sequence[Point]]) -> list[str]:
-    """Returns Markdown: for each variant its last evaluation, and the best one."""
-    lines = ["| variant | seeds | steps | success at the end | best success | at step |", "|---|---|---|---|---|---|"]
+    """Returns Markdown: for each variant its last evaluation, its seeds one by one, its difference from the first
+    variant, and the best evaluation."""
+    lines = [
+        "| variant | seeds | steps | success at the end | of each seed | minus the first variant | best | at step |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    first = next((points[-1] for points in results.values() if points), None)
     for name, points in results.items():
         if not points:
-            lines.append(f"| {name} | 0 | | | | |")
+            lines.append(f"| {name} | 0 | | | | | | |")
             continue
         last, best = points[-1], max(points, key=lambda point: point.success.mean)
+        each = " ".join(f"{100 * success:.0f}" for success in last.by_seed.values())
+        compared = "" if first is None or last is first else difference(first, last)
         lines.append(
-            f"| {name} | {last.seeds} | {last.steps} | {last.success.percent} | {best.success.percent} | {best.steps} |"
+            f"| {name} | {len(last.by_seed)} | {last.steps} | {last.success.percent} | {each} | {compared} | "
+            f"{best.success.percent} | {best.steps} |"
         )
     return lines
+
+
+def difference(first: Point, other: Point) -> str:
+    """Says by how much another variant's success differs from the first's, in points: the mean over the seeds that both
+    have, each compared with itself, and its 95% t interval."""
+    both = sorted(first.by_seed.keys() & other.by_seed.keys())
+    gained = intervals.mean([100 * (other.by_seed[seed] - first.by_seed[seed]) for seed in both])
+    if len(both) < 2:
+        return "needs two seeds of both"
+    verdict = "better" if gained.low > 0 else "worse" if gained.high < 0 else "not shown to differ"
+    return f"{gained.mean:+.0f} [{gained.low:+.0f}, {gained.high:+.0f}], {verdict}"

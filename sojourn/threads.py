@@ -3,7 +3,6 @@ collection), and runs work in threads."""
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import gc
 import os
@@ -58,4 +57,6 @@ async def run_to_end(work: Callable[Arguments, Result], *args: Arguments.args, *
 
     `asyncio.to_thread` would drop the work where the caller is cancelled before a thread is free.
     """
+    import asyncio  # not for every command, which all import this module
+
     return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, partial(work, *args, **kwargs)))

@@ -32,7 +32,7 @@ class Role(StrEnum):
 class Stop(StrEnum):
     """Says why the engine stopped sampling."""
 
-    END = "end"  # the model's own end-of-turn token, which is the last token of the sample
+    END = "end"  # a stop token of the model, or one of `stop_tokens`, or of `stop_strings`; it is part of the sample
     CHOICE = "choice"  # a constrained choice is complete
     LENGTH = "length"  # `max_tokens` reached
 
@@ -87,7 +87,7 @@ class Tool:
 
 @dataclass(frozen=True)
 class Message:
-    """A message, for people, judges and environments. Sampled tokens are kept, and never made from it again."""
+    """A message, for people, judges and environments; what is trained are sampled tokens, never a rendered message."""
 
     role: Role
     text: str = ""
@@ -193,15 +193,15 @@ class Sample:
 class Turn:
     """One action. `context` and `images` are new since the sample of turn `parent`; with -1 a new context begins.
 
-    `observed` are the messages that are new since the seat's last turn. Where a new context begins later than the
-    first, `context_messages` are the messages before them: the system messages and past exchanges that it was rendered
-    from. Both are for display. `tools` are those declared in a new context.
+    `observed` are the messages that are new since the seat's last turn. In a turn that begins a new context, but is not
+    the seat's first, `context_messages` are those that the context shows before `observed`: system messages and past
+    exchanges. Both are for display. `tools` are those declared in a new context.
     """
 
     parent: int
     context: IntArray
     sample: Sample
-    message: Message | None
+    message: Message | None  # None: the sample could not be read as one
     reward: float = 0.0
     info: Mapping[str, float] = field(default_factory=dict[str, float])
     images: tuple[str, ...] = ()
@@ -267,17 +267,16 @@ class Group:
     slot: int
     task: Task
     episodes: tuple[Episode, ...]
+    origin: str = "policy"  # or the source that gave them, where another played them or at another time
 
     @property
     def trajectories(self) -> tuple[Trajectory, ...]:
         """Returns the trainable trajectories of episodes without error, in order; scores and credits are for these."""
-        return tuple(
-            t for episode in self.episodes if episode.error is None for t in episode.trajectories if t.trainable
-        )
+        return tuple(t for e in self.episodes if e.error is None for t in e.trajectories if t.trainable)
 
     @property
     def owners(self) -> tuple[int, ...]:
-        """Returns the number of its episode for each of `trajectories`."""
+        """Returns, for each of `trajectories`, the number of its episode in `episodes`."""
         numbered = [(number, e) for number, e in enumerate(self.episodes) if e.error is None]
         return tuple(number for number, episode in numbered for t in episode.trajectories if t.trainable)
 
@@ -299,7 +298,7 @@ class Score:
 
     @property
     def result(self) -> float:
-        """Returns the reward of the outcome, without penalties and shaping."""
+        """Returns the reward without penalties and shaping: `outcome` or, where that is None, `total`."""
         return self.total if self.outcome is None else self.outcome
 
 
@@ -319,12 +318,8 @@ class Credit:
     @classmethod
     def per_turn(cls, trajectory: Trajectory, advantages: Any) -> Credit:
         """Gives every token of a turn the same advantage, from one per turn (T,)."""
-        return cls(
-            tuple(
-                np.full(len(turn.sample.tokens), advantage, dtype=np.float32)
-                for turn, advantage in zip(trajectory.turns, advantages, strict=True)
-            )
-        )
+        pairs = zip(trajectory.turns, advantages, strict=True)
+        return cls(tuple(np.full(len(turn.sample.tokens), one, dtype=np.float32) for turn, one in pairs))
 
 
 Streams = Mapping[str, list[list[tuple[FloatArray, ...]]]]
@@ -335,9 +330,9 @@ Streams = Mapping[str, list[list[tuple[FloatArray, ...]]]]
 class Batch:
     """Packed sequences, without padding; a token that is not trained has weight 0.
 
-    The objective of a step is `(per_token_loss * weight).sum()`: every normalisation is already in `weight`.
-    `sequence` numbers the sequences 0, 1, ... in order; positions restart with each. `allowed` maps the index of a
-    constrained token to the token ids that were possible.
+    The objective of an update is `(per_token_loss * weight).sum()`: every normalisation is already in `weight`.
+    `sequence` numbers the sequences, which are root-to-leaf paths of turns, 0, 1, ... in order; positions restart with
+    each. `allowed` maps the index of a constrained token to the token ids that were possible.
     """
 
     tokens: IntArray  # (N,)
@@ -347,7 +342,7 @@ class Batch:
     advantages: FloatArray  # (N,)
     temperature: FloatArray  # (N,)
     trajectory: IntArray  # (N,) which trajectory of the step each token belongs to
-    turn: IntArray  # (N,) which turn of the step sampled each token, -1 for those of contexts
+    turn: IntArray  # (N,) numbers the turns, one that is in two sequences twice; -1 at tokens of contexts
     streams: Mapping[str, FloatArray] = field(default_factory=dict[str, FloatArray])  # name -> (N,)
     images: tuple[tuple[str, ...], ...] = ()  # per sequence
     allowed: Mapping[int, IntArray] = field(default_factory=dict[int, IntArray])
@@ -386,28 +381,18 @@ class Batch:
         )
 
     def minibatches(self, count: int, *, constant: bool = False) -> Iterator[Batch]:
-        """Divides the batch into `count` minibatches of about as many trajectories, or of none, each with the batch's
-        total weight. Where weights are `constant`, each is scaled by its number of trajectories alone, not by lengths.
-        """
+        """Divides the trajectories, in order, into `count` minibatches (or none) of equal size within 1, some of them
+        empty if there are fewer. Their weights are scaled so that each counts as a whole batch: to the batch's sum of
+        weights or, with `constant`, by the ratio of the numbers of trajectories."""
         if count == 1:
             yield self
             return
         owner = self.trajectory[self.offsets[:-1]]  # (S,)
         whole, every = float(self.weight.sum()), np.unique(owner)
-        for part in np.array_split(every, count):
+        for part in np.array_split(every, count) if count else ():
             batch = self.take(np.flatnonzero(np.isin(owner, part)))
             total = whole * len(part) / max(len(every), 1) if constant else float(batch.weight.sum())
             yield batch.scaled(whole / total) if total > 0 else batch
 
     def scaled(self, factor: float) -> Batch:
         return replace(self, weight=(self.weight * factor).astype(np.float32))
-
-
-class Forward(NamedTuple):
-    """Holds what a pass without gradients returns for a batch's tokens; 0 at those of weight 0."""
-
-    logprobs: FloatArray  # (N,)
-    entropy: FloatArray  # (N,) in nats
-    values: FloatArray  # (N,) of the critic, before each token; 0 where it was not asked
-    next_values: FloatArray  # (N,) of the critic, after each token
-    columns: Mapping[str, NDArray[Any]]  # (N,) each, those that were asked for by name

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from sojourn.train.resolve import resolve
 ROOT = Path(__file__).parent.parent
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# ([\w/]+\.(?:py|toml))\n")
+NEEDS = re.compile(r"# needs (\w+)")
 BASE = 'name = "page"\nenv = { name = "toy" }\nlosses = [{ name = "ppo" }]\n[model]\nname = "tiny"\n'
 ALONE = {"project", "tool"}  # tables of a pyproject.toml, not of a recipe
 
@@ -38,12 +40,18 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def run(block: Block, folder: Path, names: dict[str, Any]) -> None:
-    """Runs a block in the page's folder. A first line `# name.py` or `# name.toml` says the file that it is."""
+    """Runs a block in the page's folder. A first line `# name.py` or `# name.toml` says the file that it is.
+
+    With `# needs name` a block is only compiled where that module is not installed.
+    """
     if named := FILE.match(block.text):
         (folder / named[1]).parent.mkdir(parents=True, exist_ok=True)
         (folder / named[1]).write_text(block.text)
     if block.language == "python":
-        exec(compile(block.text, f"line {block.line}", "exec"), names)
+        program = compile(block.text, f"line {block.line}", "exec")
+        needed = NEEDS.match(block.text)
+        if needed is None or find_spec(needed[1]):
+            exec(program, names)
     elif block.language == "toml":
         build_recipe(block, folder)
     elif block.language == "json":
@@ -89,11 +97,13 @@ def check_command(words: list[str]) -> None:
     elif words[0] == "make":
         known = (ROOT / "Makefile").read_text()
         assert all(re.search(rf"^{word}:", known, re.MULTILINE) for word in words[1:] if "=" not in word), words
-    elif words[0] == "python" and words[1].endswith(".py"):
-        assert (ROOT / words[1]).is_file(), words
+    elif words[0] in ("python", "python3"):
+        assert not words[1].endswith(".py") or (ROOT / words[1]).is_file(), words
     elif words[0] == "pip":
         named = [words[number + 1] for number, word in enumerate(words[:-1]) if word == "-r"]
         assert all((ROOT / file).is_file() for file in named), words
+    else:
+        raise AssertionError(f"nothing checks the program '{words[0]}'")
 
 
 def _parse(words: list[str]) -> None:

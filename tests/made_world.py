@@ -1,4 +1,4 @@
-"""A world whose outcomes are certain whatever is said, and the real renderer, runner and judge to play it with."""
+"""A world whose outcomes are certain whatever is said, and the real renderer, runner and rewards to play it with."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from sojourn.rewards.native import Native
 from sojourn.rewards.reward_cache import RewardCache
 from sojourn.rollout.runner import Rollout, Runner
 from sojourn.sources.context import StageContext
+from sojourn.sources.play_abilities import PlayAbilities
+from sojourn.sources.slots import Slots
 from sojourn.tasks import Generated
 from sojourn.timeline import Timeline
 from sojourn.train.assemble import Components
@@ -118,7 +120,9 @@ def stage_of(components: Components, name: str) -> StageContext:
     limits = components.recipe.rollout.limits
     return StageContext(
         name=name,
+        groups=Slots(),
         env=components.recipe.env,
+        plays=PlayAbilities(components.recipe.env, limits),
         split="train",
         agent=components.recipe.agent,
         limits=limits,

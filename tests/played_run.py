@@ -16,6 +16,7 @@ from sojourn.config import toml
 from sojourn.config.registry import build
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
+from sojourn.replay import Replayed, replay
 from sojourn.rewards.native import Native
 from sojourn.rollout.limits import Limits
 from sojourn.rollout.runner import Rollout, Runner
@@ -78,15 +79,17 @@ class Made:
 
     world: Mapping[str, Any]
     script: Any = None
-    agent: Plain = field(default_factory=Plain)
+    agent: Any = field(default_factory=Plain)
     tasks: int = 2
     episodes: int = 2
     turns: int = 4
     seat: str = "agent"
+    agent_name: str = ""  # as the config has it, where it is not plain
 
     def run(self, path: Path) -> Path:
         table = {"name": "made", "model": {"name": "tiny"}, "env": dict(self.world), "reward": {"name": "native"}}
-        asyncio.run(self._run(path, toml.dump(table)))
+        agent = {"agent": {"name": self.agent_name}} if self.agent_name else {}
+        asyncio.run(self._run(path, toml.dump({**table, **agent})))
         return path
 
     async def _run(self, path: Path, text: str) -> None:
@@ -106,7 +109,11 @@ class Made:
         runner = Runner(rollout, family, self.agent, renderer(), self.script, 4096, 0)
         params = SamplingParams(64)
         listed = family.tasks("train")
-        acting = {"sampler_for": expert_sampler(runner.renderer), "blame": False} if self.script is None else {}
+        acting = (
+            {"sampler_for": expert_sampler(runner.renderer, runner.agent), "blame": False}
+            if self.script is None
+            else {}
+        )
         return [
             await runner.play_group(listed[n], n, self.episodes, params, f"rl/{n}", **acting) for n in range(self.tasks)
         ]
@@ -114,3 +121,13 @@ class Made:
 
 TOY = {"name": "toy", "rooms": 2}
 SUMS = {"name": "tools", "cls": "played_run:Sums", "form": "native"}
+
+
+def replayed(path: Path) -> list[Replayed]:
+    """Replays all episodes of a run."""
+
+    async def all_of() -> list[Replayed]:
+        with EpisodeStore(path) as store:
+            return [done async for done in replay(RunFolder.read(path), store.read_each(store.query()))]
+
+    return asyncio.run(all_of())

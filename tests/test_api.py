@@ -1,8 +1,10 @@
 """Sojourn from Python, in a script and where an event loop runs, as in a notebook."""
 
+import io
 import subprocess
 import sys
 import tomllib
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -32,8 +34,11 @@ GUESS = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    table = tomllib.loads(RECIPE)
-    return sojourn.train(table, out=tmp_path_factory.mktemp("api") / "run", progress=False)
+    table, printed = tomllib.loads(RECIPE), io.StringIO()
+    with redirect_stdout(printed):
+        trained = sojourn.train(table, out=tmp_path_factory.mktemp("api") / "run", progress=False)
+    assert printed.getvalue() == ""
+    return trained
 
 
 def test_a_run_is_read_as_flat_records(run):
@@ -51,9 +56,7 @@ def test_a_run_is_read_as_flat_records(run):
     assert sojourn.open(run.path).metrics() == steps
 
 
-def test_progress_is_shown_where_it_is_wanted(tmp_path, capsys):
-    sojourn.train(GUESS, env=Guess, out=tmp_path / "quiet", progress=False)
-    assert capsys.readouterr().out == ""
+def test_progress_is_shown_where_it_is_wanted(tmp_path, capsys):  # and nothing by the fixture, without
     sojourn.train(GUESS, env=Guess, out=tmp_path / "shown")
     assert "rl 1/1" in capsys.readouterr().out
 
@@ -99,6 +102,16 @@ def test_an_evaluation_is_returned(run):
     untrained = sojourn.evaluate(tomllib.loads(RECIPE), expert=True, progress=False, **{"evaluation.tasks": 3})
     assert untrained.overall.tasks == 3
     assert untrained.overall.malformed.mean == 0  # the expert says what can be read
+
+
+def test_what_computes_more_slowly_than_it_could_is_said_from_python_too(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("CC", "no-such-compiler")
+    asked = {"evaluate": {}, "train": {"out": tmp_path / "run"}}
+    for command, options in asked.items():
+        getattr(sojourn, command)(GUESS, env=Guess, **options)
+        assert capsys.readouterr().err.count("note: the kernels of backend 'torch' are not used") == 1, command
+    sojourn.evaluate(GUESS, env=Guess, progress=False)
+    assert capsys.readouterr().err == ""
 
 
 @dataclass(frozen=True)

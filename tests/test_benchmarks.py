@@ -1,5 +1,6 @@
 """The bake-off: every recipe resolves and differs from GRPO's as it says; its figures are right; it goes on."""
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -8,17 +9,20 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
+import bakeoff
 import credit
 import credit_plot
+import experience
 import keydoor
-from credit import BASE, METHODS, SEEDS, WARMUP, Job
+from bakeoff import WARMUP, Job
+from credit import BASE, CREDIT, METHODS, SEEDS
 
 from sojourn.train.recipe import Recipe
 from sojourn.train.resolve import resolve
 
 
 def resolved(method: str) -> Recipe:
-    return resolve(Job(method, 0).tables(Path("work"))).recipe
+    return resolve(Job(CREDIT, method, 0).tables(Path("work"))).recipe
 
 
 def made(won: int, success: float, seconds: float) -> dict:
@@ -60,7 +64,7 @@ def test_methods_start_where_cloning_ended_on_other_tasks():
 def test_differences_are_paired_by_seed():
     base = {"0": made(40, 0.4, 2.0), "1": made(60, 0.5, 2.0), "2": made(50, 0.5, 2.0)}
     better = {"0": made(50, 0.4, 4.0), "1": made(71, 0.5, 4.0), "2": made(59, 0.5, 4.0)}
-    found = credit.summary({BASE: base, "better": better, "alone": {"0": made(80, 0.9, 2.0)}})
+    found = bakeoff.summary(BASE, {BASE: base, "better": better, "alone": {"0": made(80, 0.9, 2.0)}})
     assert found[BASE]["final_minus_grpo"] == [0, 0, 0]
     assert found[BASE]["final"] == pytest.approx([0.5, 0.5 - 0.2484, 0.5 + 0.2484], abs=1e-4)  # t of 2: 4.303
     assert found["better"]["final_minus_grpo"] == pytest.approx([0.1, 0.1 - 0.0248, 0.1 + 0.0248], abs=1e-4)
@@ -78,27 +82,27 @@ def test_a_bake_off_goes_on_where_it_was_killed(tmp_path, monkeypatch):
             raise RuntimeError("killed")
 
     began: list[str] = []
-    monkeypatch.setattr(credit, "execute", train)
-    monkeypatch.setattr(credit, "measured", lambda run: made(50, 0.5, 2.0))
-    found = credit.bake(["grpo", "rloo"], [0, 1], tmp_path, workers=1)
+    monkeypatch.setattr(bakeoff, "execute", train)
+    monkeypatch.setattr(bakeoff, "measured", lambda run: made(50, 0.5, 2.0))
+    found = bakeoff.bake(CREDIT, ["grpo", "rloo"], [0, 1], tmp_path, workers=1)
     assert found["runs"].keys() == {"rloo", "grpo"}
     assert len(found["runs"]["grpo"]) + len(found["runs"]["rloo"]) == 3
     assert len(began) == 6
-    again = credit.bake(["grpo", "rloo"], [0, 1], tmp_path, workers=1)
+    again = bakeoff.bake(CREDIT, ["grpo", "rloo"], [0, 1], tmp_path, workers=1)
     assert len(began) == 7
     assert [len(runs) for runs in again["runs"].values()] == [2, 2]
     monkeypatch.setitem(METHODS, "rloo", {"estimator": {"name": "opo"}})
-    credit.bake(["grpo", "rloo"], [0, 1], tmp_path, workers=1)
+    bakeoff.bake(CREDIT, ["grpo", "rloo"], [0, 1], tmp_path, workers=1)
     assert len(began) == 9  # another recipe: done again
 
 
 def test_the_picture_is_drawn_from_the_figures_alone(tmp_path):
     runs = {name: {str(s): made(40 + s, 0.4, 2.0) for s in range(2)} for name in ("grpo", "gigpo", "sapo")}
     methods = {name: METHODS[name] for name in runs}
-    figures = {"runs": runs, "methods": methods, "summary": credit.summary(runs)}
+    figures = {"runs": runs, "methods": methods, "summary": bakeoff.summary(BASE, runs)}
     credit_plot.draw(json.loads(json.dumps(figures)), tmp_path / "credit.png")
     assert (tmp_path / "credit.png").stat().st_size > 10_000
-    assert "gigpo" in credit.told(figures)
+    assert "gigpo" in bakeoff.told(BASE, figures)
 
 
 def test_the_world_of_the_comparison_with_trl_is_played_and_its_clock_writes(tmp_path):
@@ -112,3 +116,27 @@ def test_the_world_of_the_comparison_with_trl_is_played_and_its_clock_writes(tmp
     sink = keydoor.Clock(path=str(tmp_path / "clock.jsonl")).bind(tmp_path, {})
     sink.write(0, "rl", {"success": 1.0})
     assert json.loads((tmp_path / "clock.jsonl").read_text())["success"] == 1.0
+
+
+def test_every_variant_of_experience_can_be_built_and_learns_from_the_base(capsys):
+    experience.main(["--dry", "--seeds", "0"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == sum(
+        len(experience.bakeoff_of(world, part).variants) + 1 for world in experience.WORLDS for part in experience.PARTS
+    )
+    methods = experience.bakeoff_of("toy", "methods")
+    cloned = resolve(Job(methods, "cloned", 0).tables(Path("work"))).recipe
+    assert cloned.stages[0].groups.path == "work/seed-0/live/run"
+    assert (cloned.model.weights, cloned.stages[0].early_stop.tokens) == ("work/seed-0/warmup/run", 0)
+    for world, part in ((world, part) for world in experience.WORLDS for part in experience.PARTS):
+        variants = experience.bakeoff_of(world, part).variants
+        assert all(one != other for one, other in itertools.combinations(variants.values(), 2))
+        assert len(variants) >= {"curricula": 9, "sources": 7, "methods": 6}[part]
+
+
+def test_the_base_is_trained_before_what_learns_from_it(tmp_path, monkeypatch):
+    began: list[str] = []
+    monkeypatch.setattr(bakeoff, "execute", lambda command: began.append(Path(command[4]).parent.name.split("-")[0]))
+    monkeypatch.setattr(bakeoff, "measured", lambda run: made(50, 0.5, 2.0))
+    bakeoff.bake(experience.bakeoff_of("toy", "methods"), ["cloned", "live"], [0, 1], tmp_path, workers=1)
+    assert began == [".warmup", ".warmup", ".live", ".live", ".cloned", ".cloned"]

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from made import chatml as renderer
-from played_run import SUMS, Made, Script
+from played_run import SUMS, Made, Script, replayed
 
 from sojourn.call_text import written_call, written_name
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.export import export, read
 from sojourn.record.export.conversations import Conversation
 from sojourn.record.export.selection import Selection
-from sojourn.record.run import RunFolder
-from sojourn.replay import Replayed, Verdict, replay
+from sojourn.replay import Verdict
 from sojourn.types import Message, Role, Tool, ToolCall, Turn
 
 BOTH, TEXT = {**SUMS, "form": "both"}, {**SUMS, "form": "text"}
@@ -27,14 +25,6 @@ ADD = Tool("add", "", {"properties": {"x": {}, "y": {}}, "required": ["x", "y"]}
 def turns_of(path: Path) -> list[Turn]:
     with EpisodeStore(path) as store:
         return list(next(store.groups("rl")).episodes[0].trajectories[0].turns)
-
-
-def replayed(path: Path) -> list[Replayed]:
-    async def all_of() -> list[Replayed]:
-        with EpisodeStore(path) as store:
-            return [done async for done in replay(RunFolder.read(path), store.read_each(store.query()))]
-
-    return asyncio.run(all_of())
 
 
 def exported(path: Path, out: Path, format: str) -> list[dict[str, Any]]:

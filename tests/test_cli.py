@@ -1,6 +1,7 @@
 """The command as a user meets it: one clear line and exit code 2 for what cannot be; nothing half-written stays."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,8 @@ def folder(tmp_path: Path) -> Path:
         (["train", "r.toml", "--dry", "model.name=absent.gguf"], "absent.gguf"),
         (["train", "r.toml", "record.sinks=[{name='trackio'}]"], "trackio"),
         (["train", "r.toml", "--resume", "seed=1"], "not a run folder"),
+        (["train", "--resume", "absent"], "--resume absent: this is not a run folder"),
+        (["export", "runs/a@100", "--format", "chat", "--out", "x.jsonl"], "give the run folder, runs/a, and"),
         (["eval", "absent"], "absent"),
         (["runs", "absent"], "no folder"),
         (["play", "tyo"], "did you mean 'toy'?"),
@@ -65,6 +68,9 @@ def test_one_line_and_exit_code_2(folder, words, sentence):
     assert not left
 
 
+CLONES = ("estimator.name=constant", "losses=[{name='nll'}]")
+
+
 def test_dry_shows_every_value_and_its_origin(folder):
     done = sojourn(folder, "train", "r.toml", "optim.lr=3e-6", "--dry")
     assert done.returncode == 0, done.stderr
@@ -72,6 +78,17 @@ def test_dry_shows_every_value_and_its_origin(folder):
     assert any("stages.0.optim.lr = 3e-06" in line and "command line" in line for line in lines)
     assert any("model.name = 'tiny'" in line and "r.toml" in line for line in lines)
     assert any("seed = 0" in line and "default" in line for line in lines)
+    done = sojourn(folder, "train", "r.toml", "renderer.name=chatml", "--dry")  # for which a tokenizer is loaded
+    assert re.search(r"^the first prompt of the world 'toy'.*: \d\d+ tokens$", done.stdout, re.MULTILINE)
+    done = sojourn(folder, "train", "r.toml", "groups={name='experts',width=5,distinct_tasks=4}", "--dry", *CLONES)
+    assert "stage 'train': 50 demonstrations of 4 of the 100,000 tasks of 'train', 12.5 of each" in done.stdout, done
+
+
+def test_check_and_envs_list_the_tools_of_a_plain_class(folder):
+    tool = "guess(number: int)  Answers higher or lower."
+    for command, told in (("check", f"a tool: {tool}"), ("envs", tool)):
+        done = sojourn(folder, command, "examples.guess:Guess")
+        assert told in done.stdout, done
 
 
 def test_a_missing_compiler_is_told_once(folder, monkeypatch):
@@ -101,6 +118,16 @@ def test_envs_lists_the_worlds(folder):
     assert done.returncode == 0
     for name in ("toy", "miniwob", "shop", "tools"):
         assert name in done.stdout
+
+
+@pytest.mark.parametrize("width", ["80", "100"])
+def test_envs_has_a_line_for_each_world(width):
+    done = CliRunner().invoke(app, ["envs"], env={"COLUMNS": width})
+    lines = done.output.splitlines()
+    assert max(map(cell_len, lines)) <= int(width)
+    body = lines[2 : next(at for at, line in enumerate(lines) if line.startswith("expert and random"))]
+    assert len(body) > 40
+    assert all(line[0].isalpha() and "…" not in line for line in body)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

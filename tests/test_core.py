@@ -73,8 +73,9 @@ def trace(folder: Path) -> Trace:
     """Returns the files on the path from the command to the optimizer's second step, and all that are entered."""
     (folder / "recipe.toml").write_text(RECIPE)
     command = [sys.executable, __file__, "trace", str(folder / "recipe.toml"), str(folder / "run")]
-    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240).stdout
-    return Trace(*json.loads(next(line for line in output.splitlines() if line.startswith("[["))))
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return Trace(*json.loads(next(line for line in done.stdout.splitlines() if line.startswith("[["))))
 
 
 class Tracer:
@@ -109,7 +110,7 @@ class Tracer:
         file = file.removeprefix(HOME)
         self.entered.setdefault(file)
         if self.steps == 1 and (file, frame.f_code.co_name) in self.landmarks:
-            self.landmarks.remove((file, frame.f_code.co_name))
+            self.landmarks.discard((file, frame.f_code.co_name))  # another thread may have come here too
             self.path.update(dict.fromkeys(file for file in self.stack(frame) if file not in ENDS))
 
     def install(self) -> None:

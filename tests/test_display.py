@@ -11,6 +11,8 @@ from rich.console import Console
 
 from sojourn.display import Display
 from sojourn.record.summary import Summary, summarise
+from sojourn.terminal.evaluations import side_by_side
+from sojourn.terminal.numbers import metric
 from sojourn.types import Ending, Episode, Group, Message, Role, Sample, Score, Stop, Task, Trajectory, Turn, Versions
 
 VALUES = {
@@ -48,9 +50,9 @@ def broken(cause: str) -> Episode:
     return Episode("broken", Task("toy", {}, 0, "test"), (), error=cause)
 
 
-def judged():
+def judged(count: int = 4):
     groups, scores = [], []
-    for number in range(4):
+    for number in range(count):
         episode = played(float(number % 2), number)
         groups.append(Group(number, episode.task, (episode,)))
         scores.append([Score(np.array([number % 2], np.float32))])
@@ -229,3 +231,49 @@ def test_an_evaluation_says_how_many_contexts_were_full():
     assert [line.split()[2:] for line in out.getvalue().splitlines() if line.startswith("contexts full")] == [
         ["2", "0"]
     ]
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_evaluations_of_long_names_are_told_apart_and_their_numbers_are_whole(width: int):
+    names = ["before", *(f"reinforcement-learning-{step}" for step in (40, 60)), "reinforcement-learning"]
+    console = Console(file=io.StringIO(), width=width)
+    console.print(side_by_side(dict.fromkeys(names, judged())))
+    head, _, body = console.file.getvalue().partition("─\n")  # type: ignore[attr-defined]
+    assert max(map(cell_len, body.splitlines())) <= width
+    assert "…" not in head + body
+    assert len(body.splitlines()) == 6, "a row is folded"
+    assert body.count(judged().overall.success.percent) == 4
+    assert head.count("reinforcement") == 3
+    assert head.count("-learning-40") == head.count("-learning-60") == 1
+
+
+def test_a_single_task_has_no_interval_of_its_turns():
+    console = Console(file=io.StringIO(), width=100)
+    console.print(side_by_side({"before": judged(1)}))
+    assert "inf" not in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "±" not in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_divergence_that_rounding_makes_is_zero():
+    assert metric({"kl": -9e-12}, "kl") == metric({"drift": 3e-9}, "drift") == "0"
+    assert metric({"kl": 3e-6}, "kl") == "3e-06"
+    assert metric({"lr": 1e-9}, "lr") == "1e-09"
+
+
+def test_a_long_evaluation_says_how_far_it_is_where_nobody_looks(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr("sojourn.display.time.monotonic", lambda: now[0])
+    out = io.StringIO()
+    display = Display(console=Console(file=out, width=100), live=False)
+    display.evaluating("rl", 100)
+    for number in range(8):
+        now[0] += 10
+        display.episode(broken("gone") if number == 0 else played(1.0, number))
+    lines = [line for line in out.getvalue().splitlines() if line.startswith("evaluating")]
+    assert lines == [
+        "evaluating rl: 3/100 episodes, 2 successful so far",
+        "evaluating rl: 6/100 episodes, 5 successful so far",
+    ]
+    display.evaluating("more", 100)
+    display.episode(played(1.0))
+    assert out.getvalue().count("evaluating") == 2

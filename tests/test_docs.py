@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import doc_blocks
 import pytest
 
 import sojourn
+from sojourn import protocols, types
 from sojourn.config.components import COMPONENTS
 
 ROOT = Path(__file__).parent.parent
@@ -58,6 +60,8 @@ def test_a_block_that_is_wrong_is_found(folder: Path):
         ("sh", "sojourn train recipe.toml --no-such-option\n", "no-such-option"),
         ("sh", "make no-such-target\n", "no-such-target"),
         ("console", "$ sojourn check no_such_world\n", "no_such_world"),
+        ("sh", "sojurn train recipe.toml\n", "nothing checks the program 'sojurn'"),
+        ("console", "$ sojurn check toy\n", "nothing checks the program 'sojurn'"),
         ("pascal", "begin end.\n", "nothing runs blocks of 'pascal'"),
     ]
     for language, text, wanted in wrong:
@@ -72,6 +76,24 @@ def test_every_role_has_a_page_with_an_example_that_is_run():
     for kind in COMPONENTS:
         page = ROLES / f"{kinds.get(kind, kind)}.md"
         assert any(block.language == "python" for block in doc_blocks.blocks(page)), page
+
+
+RECORDS = (
+    types.Task, types.Message, types.Observation, types.Step, types.Sample, types.Turn, types.Trajectory, types.Episode,
+    types.Group, types.Score, types.Credit, protocols.AgentContext,
+)  # fmt: skip
+
+
+def listed_fields(text: str) -> list[str]:
+    """Returns the fields in the first column of a table."""
+    rows = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+    return [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
+def test_every_field_of_a_record_is_on_its_page(record: type):
+    _, _, section = (ROLES / "records.md").read_text().partition(f"\n## {record.__name__}\n")
+    assert listed_fields(section.partition("\n## ")[0]) == [field.name for field in dataclasses.fields(record)]
 
 
 def test_no_page_mentions_a_file_of_ours_that_is_not_there():

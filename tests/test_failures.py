@@ -59,6 +59,9 @@ class Blocks(Sound):
 class OddExpert(Sound):
     def expert(self): return None
 
+class LostExpert(Sound):
+    def expert(self): raise RuntimeError("no way out")
+
 class NoExpert:
     '''Say go.'''
     def __init__(self, seed: int): pass
@@ -114,6 +117,7 @@ def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
         ("Broken", "an environment of the world cannot be made: RuntimeError: no such server"),
         ("NeverCloses", "did not answer within 0.5 s"),
         ("NoExpert", "has no expert()"),
+        ("OddExpert", "expert() returned None: expected the next action as text"),
         ("Sound sampling.temperature=0", "stage 'rl' needs the logprobs of the distribution"),
         ("Sound stages.rl.groups={name='folder',path='nowhere',stage='x'}", "no recorded episodes there"),
     ],
@@ -157,12 +161,12 @@ def test_a_world_that_never_lets_go_holds_neither_a_run_nor_its_end(tmp_path, wo
 
 
 def test_a_run_that_breaks_says_so_in_the_list_of_runs(tmp_path):
-    one_sentence(run(tmp_path, "OddExpert", "train", "r.toml"))
+    one_sentence(run(tmp_path, "LostExpert", "train", "r.toml"))
     (folder,) = tmp_path.glob("runs/*")
     found = read_status(folder)
     assert (found.state, [evaluation.name for evaluation in found.evaluations]) == (State.FAILED, ["before"])
     listed = sojourn(tmp_path, "runs")
-    assert "expert() returned None" in listed.stdout
+    assert "RuntimeError: no way out" in listed.stdout
     assert "failed" in listed.stdout.splitlines()[1]
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from scipy import stats
 
 from sojourn.intervals import NOTHING, Estimate, mean, pass_at_k, pass_rate, proportion, t_quantile, wilson
-from sojourn.record.summary import Summary, summarise
+from sojourn.record.summary import Summary, _mean_reward, summarise
 from sojourn.terminal.evaluations import side_by_side
 from sojourn.types import Ending, Episode, Group, Message, Role, Sample, Score, Stop, Task, Trajectory, Turn, Versions
 
@@ -206,3 +206,20 @@ def test_table_fits_a_terminal():
     assert max(map(len, text.splitlines())) <= 80
     for word in ("success", "pass@2", "pass@4", "maze", "long", "errors", found.overall.success.percent):
         assert word in text
+
+
+@pytest.mark.parametrize(
+    ("rewards", "low", "high"),
+    [
+        ([0.0, 0.0, 0.0, 0.0], 0.0, 0.49),  # as of a rate: where none wins, some might
+        ([0.0, 0.0, 0.0, 1.0], 0.046, 0.70),
+        ([0.0, 0.0, 0.0, 0.5], 0.0, 0.5),  # cut at what was seen
+        ([0.2, 0.3, 0.4, 0.3], 0.2, 0.4),
+        ([0.2, 0.3, 0.4, 0.3, 0.3, 0.3, 0.3], 0.246, 0.354),
+    ],
+)
+def test_the_interval_of_rewards_stays_within_them(rewards: list[float], low: float, high: float):
+    found = _mean_reward(rewards, list(map(str, range(len(rewards)))))
+    assert found.mean == pytest.approx(np.mean(rewards))
+    assert (found.low, found.high) == pytest.approx((low, high), abs=0.005)
+    assert math.isinf(_mean_reward([0.2, 0.4], ["a", "a"]).high)  # of one task nothing is known of others

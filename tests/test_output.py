@@ -85,7 +85,7 @@ def printed(folder: Path, *words: str) -> str:
     odd = {character for character in text if not (character in "\n\t" or character.isprintable())}
     assert not odd, (odd, text[:2000])
     assert len(text) < 100_000
-    assert "Traceback" not in text
+    assert "Traceback" not in done.stderr.decode()
     return text
 
 

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import replace
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from played_run import SUMS, TOY, Made, Script
+from played_run import SUMS, TOY, Made, Script, replayed
 from typer.testing import CliRunner
 
-from sojourn.agents.plain import Plain
+from sojourn.agents.plain import Plain, PlainSeat
 from sojourn.cli import app
-from sojourn.errors import ConfigError
+from sojourn.errors import ActionError, ConfigError
 from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
-from sojourn.replay import Replayed, Verdict, replay
-from sojourn.types import Ending, Episode, Group, Message, Role, Task, Trajectory
-
-
-def replayed(path: Path) -> list[Replayed]:
-    async def all_of() -> list[Replayed]:
-        with EpisodeStore(path) as store:
-            return [done async for done in replay(RunFolder.read(path), store.read_each(store.query()))]
-
-    return asyncio.run(all_of())
+from sojourn.replay import Verdict
+from sojourn.types import Ending, Episode, Group, Message, Observation, Role, Task, Trajectory
 
 
 def rewritten(path: Path, change) -> Path:
@@ -104,6 +97,65 @@ class Doubled:
 
     def reward(self) -> float | None:
         return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counting:
+    """An agent that tells the model in which turn it is."""
+
+    def seat(self, context):
+        return CountingSeat(Plain(), context)
+
+
+class CountingSeat(PlainSeat):
+    async def act(self, observation, state=None):
+        note = Message(Role.USER, f"turn {len(self.turns)}")
+        return await super().act(replace(observation, messages=(note, *observation.messages)), state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drafts:
+    """An agent that samples a draft and then its action; both drafts and refused actions are in its context."""
+
+    def seat(self, context):
+        return DraftSeat(Plain(), context)
+
+
+class DraftSeat(PlainSeat):
+    async def act(self, observation, state=None):
+        with suppress(ActionError):
+            await super().act(observation, state)
+        return await super().act(Observation((Message(Role.USER, "Now act."),)), state)
+
+
+DRAFTED = ["I go north", "go north", "<tool_call>never closed", "dance", "hm", "<tool_call>nor this", "so", "look"]
+OWN = {
+    "adds a message": Made(TOY, Script(MIXED.texts), Counting(), agent_name="test_replay:Counting"),
+    "samples twice": Made(TOY, Script(DRAFTED), Drafts(), agent_name="test_replay:Drafts"),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_what_the_agent_adds_is_no_difference_and_what_the_world_changes_is(tmp_path: Path, name: str):
+    run = OWN[name].run(tmp_path / "run")
+    assert [done.difference for done in replayed(run)] == [""] * 4
+    shown = "what is shown is "
+    for change, sentence in (
+        (of_turn(0, observed=SHOWN), f"turn 1 of agent: {shown}"),
+        (of_turn(0, reward=0.5), "turn 1 of agent: the reward is 0, but it was 0.5"),
+        (of_turn(0, state="elsewhere"), "turn 1 of agent: the state is "),
+        (of_turn(-1, observed=()), "the world shows too "),
+    ):
+        found = replayed(rewritten(run, change))
+        assert {done.verdict for done in found} == {Verdict.DIFFERS}
+        assert sentence in found[0].difference
+        shutil.rmtree(run.with_name("run-rewritten"))
+
+
+def test_an_agent_that_is_not_here_is_told_in_one_sentence(tmp_path: Path):
+    run = Made(TOY, Script(MIXED.texts), Counting(), agent_name="gone:Away").run(tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"the agent of .* cannot be built here: agent 'gone:Away'"):
+        replayed(run)
 
 
 def shortened(trajectory: Trajectory) -> Trajectory:

@@ -14,12 +14,13 @@ import pytest
 from sojourn import abilities, protocols
 from sojourn.config.components import COMPONENTS
 from sojourn.config.lookup import find, names
+from sojourn.curricula.proposer import Proposer
 
 ROLES: dict[str, Any] = {
     "env": protocols.EnvFamily, "renderer": protocols.RendererConfig, "agent": protocols.Agent,
     "reward": protocols.Reward, "curriculum": protocols.CurriculumConfig, "groups": protocols.SourceConfig,
     "filter": protocols.Filter, "estimator": protocols.Estimator, "loss": protocols.Loss, "stream": protocols.Stream,
-    "backend": protocols.Backend, "sink": protocols.SinkConfig,
+    "backend": protocols.Backend, "sink": protocols.SinkConfig, "proposer": Proposer,
 }  # fmt: skip
 OPTIONAL = [kind for kind in vars(abilities).values() if getattr(kind, "_is_protocol", False)]
 ASKED_OF = {
@@ -110,12 +111,19 @@ def test_what_does_not_fit_a_role_is_found() -> None:
 
 
 def test_the_type_checker_accepts_every_component_in_its_role(tmp_path: Path) -> None:
-    lines = ["from sojourn import protocols"]
+    lines = ["from sojourn import abilities, protocols"]
+    lines.append("from sojourn.sources.context import SourceContext, StageContext")
     for number, (kind, name) in enumerate(COMPONENT_NAMES):
         component = find(kind, name)
         lines.append(f"from {component.__module__} import {component.__qualname__} as c{number}")
-        lines.append(f"r{number}: type[protocols.{ROLES[kind].__name__}] = c{number}")
+        given = "[SourceContext]" if kind == "groups" else ""
+        module = ROLES[kind].__module__
+        lines += [f"import {module}", f"r{number}: type[{module}.{ROLES[kind].__name__}{given}] = c{number}"]
+        if kind == "groups" and issubclass(component, abilities.Checks):
+            lines.append(f"k{number}: type[abilities.Checks[StageContext]] = c{number}")
     lines += ["class Unfit:", "    needs = frozenset[str]()", "unfit: type[protocols.Estimator] = Unfit"]
+    lines += ["class Asks:", "    async def check(self, stage: SourceContext) -> None: ..."]
+    lines += ["asks: type[abilities.Checks[StageContext]] = Asks"]
     (tmp_path / "roles.py").write_text("\n".join(lines) + "\n")
     repository = Path(__file__).parents[1]
     (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [f"{repository}", f"{repository}/worlds"]}))
@@ -123,5 +131,6 @@ def test_the_type_checker_accepts_every_component_in_its_role(tmp_path: Path) ->
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     errors = [d for d in json.loads(done.stdout)["generalDiagnostics"] if d["severity"] == "error"]
     assert [error["message"].splitlines()[0] for error in errors] == [
-        'Type "type[Unfit]" is not assignable to declared type "type[Estimator]"'
+        'Type "type[Unfit]" is not assignable to declared type "type[Estimator]"',
+        'Type "type[Asks]" is not assignable to declared type "type[Checks[StageContext]]"',
     ]

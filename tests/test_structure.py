@@ -18,13 +18,13 @@ from sojourn.envs import about, plain_class
 ROOT = Path(__file__).parent.parent / "sojourn"
 WORLDS = ROOT.parent / "worlds"
 ORDER = [
-    "version", "types", "finite", "call_text", "secrets", "errors", "verdict", "codec", "files", "threads",
-    "event_loop", "timeline", "config", "schedules", "optim", "models", "protocols", "abilities", "failures",
+    "version", "types", "finite", "call_text", "same_action", "secrets", "errors", "verdict", "codec", "files",
+    "threads", "event_loop", "timeline", "config", "schedules", "optim", "models", "protocols", "abilities", "failures",
     "composite", "intervals", "tasks", "curricula",
     "record", "plot", "plot_recipes", "terminal", "envs", "render", "agents", "rollout", "rewards", "sources",
-    "filters", "credit", "batch", "streams", "losses", "backends", "display", "train", "checks", "replay", "arena",
-    "method_docs", "env_catalog", "model_export", "sweep", "key_meanings", "config_docs", "doctor", "view", "commands",
-    "api", "cli",
+    "filters", "credit", "batch", "streams", "losses", "backends", "display", "train", "ope", "checks", "replay",
+    "arena", "method_docs", "env_catalog", "model_export", "sweep", "key_meanings", "config_docs", "doctor", "view",
+    "commands", "api", "cli",
 ]  # fmt: skip
 ENTRANCES = {"__init__", "__main__"}
 MODULES = {
@@ -104,7 +104,7 @@ def test_no_ability_is_asked_for_by_a_string():
 def test_sojourn_knows_the_worlds_of_the_other_distribution_by_entry_points_alone():
     registered = tomllib.loads((WORLDS / "pyproject.toml").read_text())["project"]["entry-points"]["sojourn.env"]
     assert len(registered) > 40
-    assert COMPONENTS["env"].keys() == {"toy", "tools", "mixed"}
+    assert COMPONENTS["env"].keys() == {"toy", "tools", "mixed", "recorded"}
     assert [path for path in ROOT.rglob("*.py") if "sojourn_worlds" in path.read_text()] == []
 
 
@@ -130,3 +130,16 @@ def test_every_registered_name_is_a_documented_component(kind, name):
     cls = find(kind, name)
     assert cls.__doc__
     assert cls.__name__.lower() == name.replace("_", "")
+
+
+def test_what_is_typed_strictly_is_there():
+    """A path that is not there is none to pyright, which then checks less in silence."""
+    strict = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["tool"]["pyright"]["strict"]
+    assert len(strict) > 5
+    assert [path for path in strict if not (ROOT.parent / path).exists()] == []
+
+
+def test_no_two_files_of_tests_have_the_same_name():
+    """Python would take one for the other, and pytest collects neither."""
+    found = [path.name for home in (ROOT.parent, WORLDS) for path in (home / "tests").rglob("test_*.py")]
+    assert sorted(name for name in set(found) if found.count(name) > 1) == []

@@ -43,9 +43,31 @@ def test_the_plan_has_every_combination_with_every_seed():
 
 def test_seeds_make_an_interval_and_one_seed_keeps_its_own():
     own = Estimate(0.5, 0.2, 0.8, 10)
-    assert sweep._point(3, [own]).success == own
-    both = sweep._point(3, [own, own._replace(mean=0.7)])
-    assert (both.seeds, both.success.mean, both.success.low, both.success.high) == (2, 0.6, 0.0, 1.0)
+    assert sweep._point(3, {4: own}).success == own
+    both = sweep._point(3, {0: own, 1: own._replace(mean=0.7)})
+    assert (both.success.mean, both.success.low, both.success.high) == (0.6, 0.0, 1.0)
+    assert both.by_seed == {0: 0.5, 1: 0.7}
+
+
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        ((0.9, 1.0, 0.8), "+20 [+20, +20], better"),  # every seed by 20 points, whatever the seeds differ by
+        ((0.5, 0.6, 0.4), "-20 [-20, -20], worse"),
+        ((0.9, 0.7, 0.6), "+3 [-35, +41], not shown to differ"),
+        ((0.9,), "needs two seeds of both"),
+    ],
+)
+def test_variants_are_compared_seed_by_seed(others, said):
+    first, other = (
+        sweep._point(9, {seed: Estimate(success, 0, 1, 9) for seed, success in enumerate(of_seeds)})
+        for of_seeds in ((0.7, 0.8, 0.6), others)
+    )
+    assert sweep.difference(first, other) == said
+    lines = sweep.table({"base": [first], "lr=1": [other], "lr=2": []})
+    assert lines[2].startswith("| base | 3 | 9 | 70% [45–95] | 70 80 60 |  | 70% [45–95] | 9 |")
+    assert f"| {said} |" in lines[3]
+    assert lines[4].startswith("| lr=2 | 0 |")
 
 
 def test_a_sweep_trains_compares_and_goes_on(folder):
@@ -56,6 +78,8 @@ def test_a_sweep_trains_compares_and_goes_on(folder):
     made = folder / "s" / "name=tiny-layers=1,hidden=64.seed=3"
     assert (first.returncode, "1 of 2 runs failed" in first.stderr) == (1, True), first
     assert "name=absent.gguf.seed=3: failed, sojourn: model 'absent.gguf'" in first.stdout
+    assert f"trains; what it prints is in s/{made.name}.log" in first.stdout
+    assert "finished (2 of 2)" in first.stdout or "finished (1 of 2)" in first.stdout
     assert [path.parent for path in folder.glob("s/*/config.toml")] == [made]
     assert "| name=tiny-layers=1,hidden=64 | 1 | 1 | 0% [" in (folder / "s" / "table.md").read_text()
     assert (folder / "s" / "curve.png").read_bytes().startswith(b"\x89PNG")
@@ -83,3 +107,21 @@ def test_an_unfinished_run_is_resumed(folder, trained, monkeypatch):
         assert command._train(folder / "r.toml", planned, folder / planned.name) == ""
     assert called[0][3:] == ["train", "--resume", str(run)]
     assert called[1][3:] == ["train", str(folder / "r.toml"), "seed=1", "--out", str(folder / "base.seed=1")]
+
+
+def test_a_value_that_is_the_recipes_own_is_not_trained_again(folder):
+    words = ("sweep", "r.toml", *SMALL, "stages.1.steps=0", "--seeds", "3", "--out", "s")
+    assert sojourn(folder, *words, timeout=200).returncode == 0
+    own, other = RunFolder.read(folder / "s" / "base.seed=3").config["sampling"]["max_tokens"], 5
+    done = sojourn(folder, *words, "--vary", f"sampling.max_tokens=[{own}, {other}]", timeout=200)
+    assert done.returncode == 0, done
+    assert f"max_tokens={own}.seed=3: has the config of base.seed=3, and is not trained again" in done.stdout
+    made = {path.parent.name for path in (folder / "s").glob("*/config.toml")}
+    assert made == {"base.seed=3", f"max_tokens={other}.seed=3"}
+    assert f"| max_tokens={own} | 1 | 0 | " in (folder / "s" / "table.md").read_text()
+
+
+def test_two_equal_runs_of_a_plan_are_one(tmp_path):
+    runs = sweep.plan(["a=[1, 2, 3]"], [0], [])
+    first, second, third = sweep.recognise(runs, [{"a": 1}, {"a": 2}, {"a": 1}], tmp_path)
+    assert (first.folder, second.folder, third.folder) == ("a=1.seed=0", "a=2.seed=0", "a=1.seed=0")

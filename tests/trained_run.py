@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
 
 from sojourn.config import toml
 from sojourn.display import Display
+from sojourn.record import checkpoint
 from sojourn.record.run import RunFolder
 from sojourn.train.resolve import resolve
 from sojourn.train.run import run_recipe
@@ -45,6 +51,8 @@ groups = { name = "slots", width = 1, size = 2 }
 losses = [{ name = "ppo" }]
 """
 
+TIMED = ("seconds", "_per_s", "sampler_", "memory")  # in the names of metrics that tell of the machine
+
 
 def train(path: Path, *overrides: str, recipe: str = RECIPE) -> Path:
     file = path.with_name(f"{path.name}.toml")
@@ -53,3 +61,15 @@ def train(path: Path, *overrides: str, recipe: str = RECIPE) -> Path:
     with RunFolder.create(path, toml.dump(resolved.table)) as folder, Display(live=False) as display:
         asyncio.run(run_recipe(resolved.recipe, folder, display))
     return path
+
+
+def final_weights(run: Path) -> dict[str, NDArray[np.float32]]:
+    """Returns the weights of the policy in the newest checkpoint of a run."""
+    found = checkpoint.latest(run / "checkpoints")
+    assert found is not None
+    return load_file(found.weights / "weights.safetensors")
+
+
+def untimed(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Returns the metrics that the machine has no part in."""
+    return {name: value for name, value in metrics.items() if not any(part in name for part in TIMED)}

@@ -25,6 +25,19 @@ class Forgets(Protocol):
 
 
 @runtime_checkable
+class BoundsTurns(Protocol):
+    """A sampler of a single play that says how many turns the play may take, if that is fewer than `limits.turns`."""
+
+    @property
+    def max_turns(self) -> int: ...
+
+
+def max_turns(sampler: object, turns: int) -> int:
+    """Returns how many turns a play may take: `turns`, or fewer where its sampler says so."""
+    return min(sampler.max_turns, turns) if isinstance(sampler, BoundsTurns) else turns
+
+
+@runtime_checkable
 class Measured(Protocol):
     """A part that has metrics of its own: `metrics` returns them by name, for the time since it was last called."""
 
@@ -54,10 +67,46 @@ class Copies(Protocol):
 
 @runtime_checkable
 class HasHiddenStates(Protocol):
-    """A trainer that returns the present weights' last hidden states, which some streams read."""
+    """A trainer that returns last hidden states, which some streams read."""
 
-    async def hidden_states(self, batch: Batch, places: IntArray) -> FloatArray:
-        """Returns those after the tokens of a batch at these places: (P, H), in fp32, without a gradient."""
+    async def hidden_states(self, batch: Batch, indices: IntArray, *, reference: bool = False) -> FloatArray:
+        """Returns those after the tokens of a batch at these indices, of the present weights or of those that the stage
+        began with: (P, H), in fp32, without a gradient."""
+        ...
+
+
+@runtime_checkable
+class ScoresTokens(Protocol):
+    """A trainer beside which further models are open, which score tokens that the policy sampled.
+
+    A model has its name of `[models]`; "policy" is the present one, "reference" that of the stage's beginning.
+    """
+
+    def context_of(self, model: str) -> int:
+        """Returns how many tokens a model can read."""
+        ...
+
+    async def ask_model(self, model: str, batch: Batch) -> FloatArray:
+        """Returns the log-probability that a model gives to each token of the batch that carries weight, and 0 for the
+        others: (N,). The model's whole distributions in these places, which some losses read, are kept until a model is
+        asked again."""
+        ...
+
+
+@runtime_checkable
+class OpensModels(Protocol):
+    """A backend that opens frozen models of the policy's vocabulary beside the policy."""
+
+    def check_model(self, name: str, model: Model, policy: Model) -> None:
+        """Raises `ModelError` where the model cannot be found, or where it is known, without loading it, to have
+        another vocabulary than the policy."""
+        ...
+
+    def open_model(
+        self, name: str, model: Model, weights: Path | None, seed: int, policy: Model, trainer: Trainer
+    ) -> None:
+        """Opens a model, with the weights of a run's checkpoint where they are given, so that the trainer may ask it;
+        the trainer then closes it too."""
         ...
 
 
@@ -94,6 +143,15 @@ class HasNote(Protocol):
 
 
 @runtime_checkable
+class HasChatTemplate(Protocol):
+    """A renderer whose format can be written as a chat template, a Jinja program, which is exported with a model that
+    was trained in it. With any other renderer the model's own is exported."""
+
+    @property
+    def chat_template(self) -> str: ...
+
+
+@runtime_checkable
 class HasPassColumns(Protocol):
     """A backend that names what its trainer's passes can give for each token beside log-probabilities and entropy."""
 
@@ -103,13 +161,23 @@ class HasPassColumns(Protocol):
 
 class ExportedModel(NamedTuple):
     """Describes a model that a backend wrote: the base, its licence (an SPDX identifier, or "unknown"), the
-    architecture, the number of parameters. `use` is a program of a few lines that loads it in the current folder."""
+    architecture, the number of parameters. `library` loads it, by `use`, a program of a few lines for the folder that
+    it lies in."""
 
     base: str
     licence: str
     architecture: str
     parameters: int
+    library: str
     use: str
+
+
+@runtime_checkable
+class ChecksWeights(Protocol):
+    """A backend that can tell, without loading a model, whether the weights of a checkpoint are of it: `check_weights`
+    raises where they are not."""
+
+    def check_weights(self, model: Model, weights: Path) -> None: ...
 
 
 @runtime_checkable

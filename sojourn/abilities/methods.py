@@ -1,12 +1,21 @@
-"""What streams, estimators, losses and group sources may offer besides their roles."""
+"""What streams, estimators, losses, curricula and group sources may offer besides their roles."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from sojourn.protocols import PassOutput, SelectedTokens, StepContext
-from sojourn.types import Batch, FloatArray
+from sojourn.protocols import (
+    Curriculum,
+    CurriculumConfig,
+    EnvFamily,
+    PassOutput,
+    Renderer,
+    SelectedTokens,
+    SourceConfig,
+    StepContext,
+)
+from sojourn.types import Batch, FloatArray, Group, Score, Task
 
 if TYPE_CHECKING:
     import torch
@@ -30,6 +39,23 @@ class ReadsCritic(Protocol):
 
 
 @runtime_checkable
+class AsksModels(Protocol):
+    """A stream that asks further models, by their names of `[models]`; none where it asks those of the policy."""
+
+    @property
+    def models(self) -> frozenset[str]: ...
+
+
+@runtime_checkable
+class AddsContext(Protocol):
+    """A stream whose `model` reads more than the policy: `added_tokens` says by how much each context grows."""
+
+    @property
+    def model(self) -> str: ...
+    def added_tokens(self, renderer: Renderer) -> int: ...
+
+
+@runtime_checkable
 class Learns(Protocol):
     """A stream with a model of its own, which `learn` trains on each step, after the step's streams were computed.
 
@@ -37,6 +63,20 @@ class Learns(Protocol):
     """
 
     async def learn(self, context: StepContext) -> Mapping[str, float]: ...
+
+
+@runtime_checkable
+class Freezes(Protocol):
+    """A stream that learns, unless it is `frozen`: then it keeps what it learned in the stage before. An equal stream
+    may be frozen in one stage and learn in another."""
+
+    @property
+    def frozen(self) -> bool: ...
+
+
+def frozen(stream: object) -> bool:
+    """Returns whether a stream keeps what it learned in the stage before."""
+    return isinstance(stream, Freezes) and stream.frozen
 
 
 @runtime_checkable
@@ -63,6 +103,11 @@ def reads_critic(stream: object) -> bool:
 def task_data(stream: object) -> frozenset[str]:
     """Returns the keys of `Task.data` that a stream reads; mostly none."""
     return stream.task_data if isinstance(stream, ReadsTaskData) else frozenset()
+
+
+def asked_models(stream: object) -> frozenset[str]:
+    """Returns the further models that a stream asks; mostly none."""
+    return stream.models if isinstance(stream, AsksModels) else frozenset()
 
 
 @runtime_checkable
@@ -134,6 +179,15 @@ class Chooses(Protocol):
     def choose(self, batch: Batch, logprobs: FloatArray) -> Mapping[str, FloatArray]: ...
 
 
+@runtime_checkable
+class Compares(Protocol):
+    """A loss that says whether it compares the trajectories of a step with each other, which may then not be divided
+    into minibatches."""
+
+    @property
+    def compares(self) -> bool: ...
+
+
 VALID_FOR = frozenset({"lag", "updates"})  # what a loss is valid for that does not say
 
 
@@ -154,6 +208,27 @@ def valid_for(loss: object) -> frozenset[str]:
     return loss.valid_for if isinstance(loss, HasValidFor) else VALID_FOR
 
 
+class Compared(NamedTuple):
+    """The value of each of r rows, and its gradient by the policy's logits."""
+
+    value: torch.Tensor  # (r,)
+    gradient: torch.Tensor  # (r, V)
+
+
+@runtime_checkable
+class ComparesDistributions(Protocol):
+    """A loss that compares the policy's whole distribution in the place of each token with that of the teacher whom the
+    stream `teacher` asked.
+
+    `compare` is given log-probabilities of both for some tokens, (r, V) each, without gradient. The loss finds the
+    values for its n tokens, with gradient, in the column of the pass that `column` names.
+    """
+
+    @property
+    def column(self) -> str: ...
+    def compare(self, policy: torch.Tensor, teacher: torch.Tensor) -> Compared: ...
+
+
 @runtime_checkable
 class DividesGradient(Protocol):
     """A loss that divides the policy's gradient by a number that follows from gradients of further objectives.
@@ -166,6 +241,98 @@ class DividesGradient(Protocol):
     def further_objectives(self) -> Sequence[str]: ...
     def objective(self, name: str, out: PassOutput, batch: SelectedTokens) -> torch.Tensor: ...
     def divisor(self, norms: Mapping[str, float]) -> float: ...
+
+
+@runtime_checkable
+class Observes(Protocol):
+    """A curriculum, or a group source that keeps groups: it is told of all groups that were newly played for a step,
+    redrawn and dropped ones included, with their scores, when the step was trained."""
+
+    def observe(self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> None: ...
+
+
+@runtime_checkable
+class ObservesEvaluations(Protocol):
+    """A curriculum that is told of the groups of each evaluation, too, whose tasks are those of another split."""
+
+    def observe_evaluation(self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> None: ...
+
+
+@runtime_checkable
+class BindsWorld(Protocol):
+    """The config of a curriculum that makes tasks, for which it is bound to the world, too."""
+
+    def bind_world(self, world: EnvFamily, tasks: Sequence[Task], seed: int) -> Curriculum: ...
+
+
+def bound_curriculum(config: CurriculumConfig, world: EnvFamily, tasks: Sequence[Task], seed: int) -> Curriculum:
+    """Returns the curriculum of a config, bound to the tasks of its split, and to their world where it wants that."""
+    if isinstance(config, BindsWorld):
+        return config.bind_world(world, tasks, seed)
+    return config.bind(tasks, seed)
+
+
+@runtime_checkable
+class Mixes(Protocol):
+    """A group source whose steps have the groups of several others."""
+
+    @property
+    def parts(self) -> Sequence[SourceConfig[Any]]: ...
+
+
+def parts_of(source: SourceConfig[Any]) -> Sequence[SourceConfig[Any]]:
+    """Returns the sources that the groups of a stage come from; mostly one."""
+    return source.parts if isinstance(source, Mixes) else (source,)
+
+
+def live_width(source: SourceConfig[Any]) -> int:
+    """Returns how many groups the policy plays for each step."""
+    return sum(part.width for part in parts_of(source) if part.live)
+
+
+@runtime_checkable
+class HasOrigin(Protocol):
+    """A group source that gives its groups another `Group.origin` than "policy"."""
+
+    @property
+    def origin(self) -> str: ...
+
+
+def origin_of(source: object) -> str:
+    """Returns the origin of a source's groups: "policy" where it does not say."""
+    return source.origin if isinstance(source, HasOrigin) else "policy"
+
+
+@runtime_checkable
+class NamesOrigins(Protocol):
+    """An estimator, a loss or a stream that names `origins` of groups, of which its stage must have some."""
+
+    @property
+    def origins(self) -> Sequence[str]: ...
+
+
+@runtime_checkable
+class SplitsByOrigin(Protocol):
+    """An estimator or a loss that treats groups by their origin.
+
+    `origins` are those that it names; `of_origin` returns what it applies to the groups of one, None where nothing.
+    """
+
+    @property
+    def origins(self) -> Sequence[str]: ...
+    def of_origin(self, origin: str) -> object | None: ...
+
+
+def applied(components: Iterable[object], origin: str) -> list[object]:
+    """Returns the estimators or losses that are applied to the groups of an origin: those that do not split by it, and
+    what the others choose for it."""
+    found: list[object] = []
+    for component in components:
+        if not isinstance(component, SplitsByOrigin):
+            found.append(component)
+        elif (chosen := component.of_origin(origin)) is not None:
+            found += applied([chosen], origin)
+    return found
 
 
 @runtime_checkable
@@ -194,11 +361,14 @@ def max_lag(source: object) -> int:
     return source.max_lag if isinstance(source, Lags) else 0
 
 
+StageT = TypeVar("StageT", contravariant=True)  # what is said of a stage: `StageContext` of `sources/context.py`
+
+
 @runtime_checkable
-class Checks(Protocol):
+class Checks(Protocol[StageT]):
     """A group source that is asked before a run begins, when its world is open.
 
     `check` raises `ConfigError` where the stage cannot be given such groups.
     """
 
-    async def check(self, stage: Any) -> None: ...
+    async def check(self, stage: StageT) -> None: ...

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Protocol, TypeGuard, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 from sojourn.protocols import Env, EnvFamily, Seat
-from sojourn.types import Message, Task
+from sojourn.types import Episode, Message, Task
 
 
 @runtime_checkable
@@ -34,11 +34,11 @@ class HasExpert(Protocol):
     def expert(self) -> str | Awaitable[str]: ...
 
 
-def has_expert(env: Env) -> TypeGuard[HasExpert]:
+def has_expert(play: object) -> TypeGuard[HasExpert]:
     """Returns whether a play has an expert. `isinstance` alone is True, from Python 3.12 on, also where `expert` is a
     property that raises `AttributeError`, as it does on a page that has none."""
     try:
-        return isinstance(env, HasExpert) and callable(env.expert)
+        return isinstance(play, HasExpert) and callable(play.expert)
     except AttributeError:
         return False
 
@@ -77,6 +77,12 @@ def blobs_of(play: object) -> Mapping[str, bytes]:
 
 
 PLAY_ABILITIES: Mapping[str, type] = {"fork": Forkable, "expert": HasExpert, "state_key": HasStateKey}
+
+
+def play_abilities(play: object) -> frozenset[str]:
+    """Returns which of `PLAY_ABILITIES` a play, or a class of plays, has."""
+    offered = {name for name, ability in PLAY_ABILITIES.items() if isinstance(play, ability)}
+    return frozenset(offered if has_expert(play) else offered - {"expert"})
 
 
 @runtime_checkable
@@ -131,12 +137,45 @@ class HasWorlds(Protocol):
     def world_of(self, task: Task) -> EnvFamily: ...
 
 
+class Bounds(NamedTuple):
+    """The least and the greatest value that a number in a task's data may have, and the step of a small change."""
+
+    low: float
+    high: float
+    step: float = 1.0
+
+
+@runtime_checkable
+class MakesTasks(Protocol):
+    """A world that makes training tasks from data, beside those of its splits.
+
+    `bounds` tells which numbers in the data of a task may be changed; none where it cannot make tasks of that kind.
+    `make_task` returns the training task with these data and this seed that takes the place of `like`; None where there
+    is none, or where nobody could solve it. What it makes is never in the test split, whatever the data and the seed.
+    """
+
+    def bounds(self, like: Task) -> Mapping[str, Bounds]: ...
+    def make_task(self, like: Task, data: Mapping[str, Any], seed: int) -> Task | None: ...
+
+
 @runtime_checkable
 class HasRisks(Protocol):
     """A world that knows which of its protections are missing on this machine: `risks` returns a sentence for each.
     Commands print them before they play."""
 
     def risks(self) -> Sequence[str]: ...
+
+
+@runtime_checkable
+class Relabels(Protocol):
+    """A world that says of an episode which other tasks its actions would have solved.
+
+    `relabelled` returns these tasks in the order in which the episode solved them, none where it reached nothing that a
+    task could ask for. They are of the same split, keep the tags of the episode's task, and lead through the same
+    states by the same actions: only what is asked for differs.
+    """
+
+    def relabelled(self, episode: Episode) -> Sequence[Task]: ...
 
 
 @runtime_checkable

@@ -9,7 +9,7 @@ from sojourn.errors import WorldError
 from sojourn.protocols import Renderer
 from sojourn.types import Message, Role
 
-MOST = 10_000  # choices of an observation: to encode them takes a third of a second, which nobody else plays in
+MOST = 10_000  # choices of an observation: to encode them takes a third of a second, and no other episode goes on
 LONGEST = 10_000  # characters of a choice
 WHOLE = 1_000_000  # characters of all choices of an observation
 KEPT = 16  # lists of choices

@@ -68,7 +68,7 @@ class PlainSeat:
     tools: tuple[Tool, ...] = ()
     past: list[Exchange] = field(default_factory=list[Exchange])
     turns: list[Turn] = field(default_factory=list[Turn])
-    shown: Prompt = field(default_factory=lambda: Prompt(np.zeros(0, dtype=np.int64)))  # the last prompt and its sample
+    last_context: Prompt = field(default_factory=lambda: Prompt(np.zeros(0, dtype=np.int64)))  # with its sample
     pending_reward: float = 0.0
     pending_info: Mapping[str, float] = field(default_factory=dict[str, float])
 
@@ -91,7 +91,7 @@ class PlainSeat:
             )
         params = self._params(observation, room)
         sample = await self.context.sampler.sample(prompt, params)
-        self.shown = _joined(prompt, Prompt(sample.tokens))
+        self.last_context = _joined(prompt, Prompt(sample.tokens))
         message, failure = self._read(sample)
         observed = (observation.system if parent < 0 else ()) + observation.messages
         tools = self.tools if parent < 0 else ()
@@ -152,7 +152,7 @@ class PlainSeat:
         if self.config.history == "full" and self.past and not changed:
             more = self.context.renderer.extend(self.past[-1].sample, observation.messages)
             if more is not None:
-                return len(self.turns) - 1, more, _joined(self.shown, more)
+                return len(self.turns) - 1, more, _joined(self.last_context, more)
         whole = self._render(self._past_in_context(), observation.messages)
         return -1, whole, whole
 
@@ -167,8 +167,8 @@ class PlainSeat:
         return [message for exchange in past for message in exchange]
 
     def _render(self, past: Sequence[Exchange], messages: tuple[Message, ...]) -> Prompt:
-        """Renders the system messages, past exchanges and the new messages. Samples keep their tokens; only where the
-        format rewrites history, they are rendered again from their messages."""
+        """Renders the system messages, past exchanges and the new messages. Past samples keep their tokens; only where
+        the format rewrites history, they are rendered again from their messages, as context."""
         renderer = self.context.renderer
         steps = [exchange.messages for exchange in past] + [messages]
         parts = [renderer.open((*self.system, *steps[0]), self.tools)]

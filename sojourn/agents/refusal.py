@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from sojourn.call_text import answer
 from sojourn.errors import ActionError
-from sojourn.types import Message, Role, Stop, Turn
+from sojourn.types import Message, Stop, Turn
 
 
 def reasons(error: ActionError, turn: Turn) -> tuple[Message, ...]:
@@ -11,6 +12,4 @@ def reasons(error: ActionError, turn: Turn) -> tuple[Message, ...]:
     made, else one of the user."""
     cut = f" (cut off after {len(turn.sample.tokens)} tokens)" if turn.sample.stop is Stop.LENGTH else ""
     calls = turn.message.calls if turn.message is not None else ()
-    if not calls:
-        return (Message(Role.USER, f"{error}{cut}"),)
-    return tuple(Message(Role.TOOL, f"{error}{cut}", answers=call.id or call.name) for call in calls)
+    return tuple(answer(call, f"{error}{cut}") for call in calls or (None,))

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
+from rich.console import Group as Lines
 from rich.rule import Rule
-from rich.table import Table
 from rich.text import Text
 
 from sojourn.arena.lockstep import OperatorTurn
@@ -15,6 +15,7 @@ from sojourn.arena.match import TaskResult
 from sojourn.call_text import call_text
 from sojourn.terminal.clean import clean, one_line
 from sojourn.terminal.numbers import number, signed
+from sojourn.terminal.rows import Column, rows, total_width
 from sojourn.types import Group, Message, Role, Score, Task
 
 STYLES = ("cyan", "magenta", "green", "yellow", "blue", "red")
@@ -63,9 +64,10 @@ class MatchDisplay:
         if self.all_acted_alike and len({turn.message and message_line(turn.message) for turn in done}) > 1:
             self.all_acted_alike = False
             self.console.print(Text("The operators' actions differ from here on.", "bold"))
-        width = min(max(map(len, self.names)), 24) + 2
+        short = dict(zip(self.names, short_names(self.names), strict=True))
+        width = max(map(len, short.values())) + 2
         for turn in turns:
-            self.console.print(self._line(turn, width), no_wrap=True, overflow="ellipsis", crop=True)
+            self.console.print(self._line(turn, short[turn.name], width), no_wrap=True, overflow="ellipsis", crop=True)
             for note in filter(None, (turn.refused and f"refused: {turn.refused}", turn.ended and _ending(turn))):
                 style = "red" if turn.failed else "yellow" if turn.refused and note.startswith("refused") else "bold"
                 self.console.print(Text(" " * width + clean(note, 300), style))
@@ -83,13 +85,12 @@ class MatchDisplay:
             text.append(f" {number(sum(score.total for score in scores))}")
         self.console.print(text)
 
-    def _line(self, turn: OperatorTurn, width: int) -> Text:
+    def _line(self, turn: OperatorTurn, name: str, width: int) -> Text:
         """Returns an operator's name, its action, and its reward with the sum so far."""
         reward = f"{signed(turn.reward)} = {number(turn.total)}" if turn.reward or turn.total else ""
         action = one_line(message_line(turn.message), 400) if turn.message is not None else "-" if turn.acted else ""
         room = max(20, self.console.width - width - (len(reward) + 2 if reward else 0))
         action = action if len(action) <= room else action[: room - 1] + "…"
-        name = turn.name if len(turn.name) <= width - 2 else turn.name[: width - 3] + "…"
         text = Text(f"{name:<{width}}", self._style(turn.name)).append(action, "default")
         return text.append(f"{' ' * (room - len(action))}  {reward}", "bold") if reward else text
 
@@ -107,20 +108,39 @@ def _ending(turn: OperatorTurn) -> str:
     return f"failed, so this episode is not counted: {turn.ended}" if turn.failed else f"over: {turn.ended}"
 
 
-def task_table(names: Sequence[str], tasks: Sequence[TaskResult]) -> Table:
-    """Returns a table with the success and the reward of every operator on each task."""
-    table = Table("task", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in names:
-        table.add_column(name, justify="right", overflow="fold")
-    for result in tasks:
-        label = f"{result.number + 1} {one_line(result.task.env, 30)} {result.task.seed}"
-        table.add_row(label, *map(_cell, result.groups, result.scores))
-    return table
+def task_table(names: Sequence[str], tasks: Sequence[TaskResult], width: int) -> Lines:
+    """Returns a table with the success and the reward of every operator on each task. Names that are too long for it
+    stand below it, and their numbers in it."""
+    labels = [f"{result.number + 1} {one_line(result.task.env, 30)} {result.task.seed}" for result in tasks]
+    cells = [[_cell(result.groups[at], result.scores[at]) for result in tasks] for at in range(len(names))]
+
+    def columns(headings: Sequence[str]) -> list[Column]:
+        of_operators = [Column(heading=h, cells=c, right=True) for h, c in zip(headings, cells, strict=True)]
+        return [Column(heading="task", cells=labels), *of_operators]
+
+    if total_width(columns(names)) <= width:
+        return Lines(*rows(columns(names), width))
+    numbers = [str(at + 1) for at in range(len(names))]
+    legend = [Text(f"{at}: {one_line(name)}", "dim") for at, name in zip(numbers, names, strict=True)]
+    return Lines(*rows(columns(numbers), width), *legend)
 
 
-def _cell(group: Group, scores: Sequence[Score]) -> str | Text:
+def short_names(names: Sequence[str], most: int = 22) -> list[str]:
+    """Returns names of at most `most` characters. Long ones lose their beginning, as runs differ in their end, and are
+    numbered where two would be alike."""
+    short = [_ending_of(name, most) for name in names]
+    if len(set(short)) == len(names):
+        return short
+    return [f"{number} {_ending_of(name, most - 3)}" for number, name in enumerate(names, 1)]
+
+
+def _ending_of(text: str, most: int) -> str:
+    return text if len(text) <= most else f"…{text[1 - most :]}"
+
+
+def _cell(group: Group, scores: Sequence[Score]) -> str:
     if not group.trajectories:
-        return Text("failed", "red")
+        return "failed"
     return f"{'✓' if group.trajectories[0].success else '✗'} {number(scores[0].total)}"
 
 

@@ -15,7 +15,7 @@ from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.protocols import AgentContext, EnvFamily
 from sojourn.rollout.limits import Limits
 from sojourn.sources.experts import expert_action
-from sojourn.sources.play_abilities import lacking
+from sojourn.sources.play_abilities import PlayAbilities
 from sojourn.types import Message, Observation, Role, Tool, ToolCall
 
 
@@ -48,7 +48,7 @@ class ExpertOperator(StatelessOperator):
     """Plays the actions of the environment's scripted expert."""
 
     async def open(self, family: EnvFamily, limits: Limits) -> None:
-        if without := await lacking(family, "expert", limits):
+        if without := await PlayAbilities(family, limits).lacking("expert"):
             raise ConfigError(f"--operator {self.name}: {without} has no expert(): leave this operator out")
 
     def seat(self, context: AgentContext, env: Any) -> TextSeat:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rich.table import Table
+from rich.console import Group
 
 from sojourn.arena.match import TaskResult
 from sojourn.intervals import Estimate, mean
 from sojourn.record.summary import Summary, TaskStatistics, summarise
+from sojourn.terminal.clean import one_line
 from sojourn.terminal.numbers import number
+from sojourn.terminal.rows import Column, rows
 
 
 @dataclass(frozen=True)
@@ -82,33 +84,38 @@ def _difference(name: str, against: str, tasks: Sequence[TaskResult], a: int, b:
     )  # fmt: skip
 
 
-def result_table(results: Sequence[Result]) -> Table:
+def result_table(results: Sequence[Result], width: int) -> Group:
     """Returns a table with the estimates of each operator, with 95% intervals of the success rate."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title="", header_style="bold")
-    table.add_column("operator", overflow="fold")
-    for column in ("success", "reward", "turns", "tokens", "s", "failed"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for one in results:
-        overall = one.overall
-        table.add_row(
-            one.name, overall.success.percent if overall.episodes else "-", number(overall.reward.mean),
-            number(overall.turns.mean), f"{one.tokens:,}" if one.tokens else "-", number(one.seconds), str(one.failed),
-        )  # fmt: skip
-    return table
+    overall = [one.overall for one in results]
+    figures = {
+        "success": [one.success.percent if one.episodes else "-" for one in overall],
+        "reward": [number(one.reward.mean) for one in overall],
+        "turns": [number(one.turns.mean) for one in overall],
+        "tokens": [f"{one.tokens:,}" if one.tokens else "-" for one in results],
+        "s": [number(one.seconds) for one in results],
+        "failed": [str(one.failed) for one in results],
+    }
+    return _table("operator", [one.name for one in results], figures, width)
 
 
-def difference_table(results: Sequence[Difference]) -> Table:
+def difference_table(results: Sequence[Difference], width: int) -> Group:
     """Returns a table of the paired differences with 95% intervals, and the numbers of better, equal and worse
     tasks."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("by task", overflow="fold")
-    for column in ("success", "reward", "better", "same", "worse"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for one in results:
-        counts = map(str, (one.better, one.same, one.worse))
-        success = one.success._replace(low=max(one.success.low, -1.0), high=min(one.success.high, 1.0))
-        table.add_row(f"{one.name} - {one.against}", _signed(success), _signed(one.reward), *counts)
-    return table
+    bounded = [one.success._replace(low=max(one.success.low, -1.0), high=min(one.success.high, 1.0)) for one in results]
+    figures = {
+        "success": list(map(_signed, bounded)),
+        "reward": [_signed(one.reward) for one in results],
+        "better": [str(one.better) for one in results],
+        "same": [str(one.same) for one in results],
+        "worse": [str(one.worse) for one in results],
+    }
+    return _table("by task", [f"{one.name} - {one.against}" for one in results], figures, width)
+
+
+def _table(heading: str, names: Sequence[str], figures: Mapping[str, Sequence[str]], width: int) -> Group:
+    """Returns a table whose names are whole: on lines of their own where they leave no room for the figures."""
+    columns = [Column(heading=name, cells=cells, right=True) for name, cells in figures.items()]
+    return Group(*rows([Column(heading=heading, cells=list(map(one_line, names))), *columns], width))
 
 
 def _signed(estimate: Estimate) -> str:

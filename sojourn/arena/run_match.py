@@ -132,11 +132,13 @@ def _print_results(
     summary = results.match_results(names, played)
     if played:
         console.print()
-        console.print(match_display.task_table(names, played))
-        console.print(results.result_table(summary))
+        console.print(match_display.task_table(names, played, console.width))
+        console.print()
+        console.print(results.result_table(summary, console.width))
         if len(names) > 1:
             console.print()
-            console.print(results.difference_table(results.paired_differences(names, played)))
+            differences = results.paired_differences(names, played)
+            console.print(results.difference_table(differences, console.width))
     if recording is not None:
         recording.add_results(summary)
         console.print(f"recorded in {recording.folder.path}: sojourn view {recording.folder.path}", soft_wrap=True)

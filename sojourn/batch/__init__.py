@@ -26,8 +26,8 @@ def to_batch(
 
     Each `HasColumns` loss then adds its columns to `streams`; a critic's targets are the stream "targets".
     """
-    batch, places = flatten(groups)
-    advantages = gather([[c.tokens for c in of_group] for of_group in credit], places, len(batch))
+    batch, spans = flatten(groups)
+    advantages = gather([[c.tokens for c in of_group] for of_group in credit], spans, len(batch))
     if not len(batch) or any(c.targets is not None for of_group in credit for c in of_group):  # also in an empty batch
         missing = float("nan")  # the target of every token of a trajectory without targets
         targets = [[c.targets or tuple(a * missing for a in c.tokens) for c in of_group] for of_group in credit]
@@ -36,8 +36,8 @@ def to_batch(
     batch = replace(
         batch,
         advantages=advantages,
-        weight=gather(weights, places, len(batch)),
-        streams={name: gather(values, places, len(batch)) for name, values in streams.items()},
+        weight=gather(weights, spans, len(batch)),
+        streams={name: gather(values, spans, len(batch)) for name, values in streams.items()},
     )
     columns = [loss.columns(batch) for loss in losses if isinstance(loss, HasColumns)]
     added = {name: values for of_loss in columns for name, values in of_loss.items()}

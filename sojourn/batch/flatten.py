@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from sojourn.protocols import Place
+from sojourn.protocols import PerTurn, TurnSpan
 from sojourn.types import Batch, FloatArray, Group, IntArray, Trajectory
 
 
@@ -40,8 +40,8 @@ def paths(trajectory: Trajectory) -> list[list[int]]:
     return out
 
 
-def flatten(groups: Sequence[Group]) -> tuple[Batch, list[Place]]:
-    """Returns a batch with one sequence for each root-to-leaf path, and the place of each turn in it. A turn that
+def flatten(groups: Sequence[Group]) -> tuple[Batch, list[TurnSpan]]:
+    """Returns a batch with one sequence for each root-to-leaf path, and the span of each turn in it. A turn that
     several paths share is trained in the first of them only.
 
     The tokens are those that were sampled, never re-encoded. Every token to be trained has weight 1, so that
@@ -55,12 +55,12 @@ def flatten(groups: Sequence[Group]) -> tuple[Batch, list[Place]]:
             for path in paths(trajectory):
                 packer.add(trajectory, path, trained, (g, t), number)
             number += 1
-    return packer.batch(), packer.places
+    return packer.batch(), packer.spans
 
 
 class _Packer:
     def __init__(self) -> None:
-        self.places: list[Place] = []
+        self.spans: list[TurnSpan] = []
         self.parts: list[_Part] = []
         self.images: list[tuple[str, ...]] = []
         self.allowed: dict[int, IntArray] = {}
@@ -87,7 +87,7 @@ class _Packer:
             self.turns += 1
             if train:
                 trained.add(turn_number)
-                self.places.append(Place(*group_and_trajectory, turn_number, start, self.length))
+                self.spans.append(TurnSpan(*group_and_trajectory, turn_number, start, self.length))
                 for offset, ids in enumerate(turn.sample.allowed or ()):
                     if ids is not None:
                         self.allowed[start + offset] = ids
@@ -111,17 +111,17 @@ class _Packer:
         return Batch(**cast(Any, columns), advantages=zeros, images=images, allowed=self.allowed)
 
 
-def gather(values: Sequence[Sequence[Sequence[FloatArray]]], places: Sequence[Place], length: int) -> FloatArray:
+def gather(values: Sequence[Sequence[Sequence[FloatArray]]], spans: Sequence[TurnSpan], length: int) -> FloatArray:
     """Returns values of sampled tokens, given by group, trajectory and turn, along the batch: (N,), 0 elsewhere."""
     out = np.zeros(length, dtype=np.float32)
-    for place in places:
-        out[place.start : place.stop] = values[place.group][place.trajectory][place.turn]
+    for span in spans:
+        out[span.start : span.stop] = values[span.group][span.trajectory][span.turn]
     return out
 
 
-def scatter(groups: Sequence[Group], values: FloatArray, places: Sequence[Place]) -> list[list[tuple[FloatArray, ...]]]:
+def scatter(groups: Sequence[Group], values: FloatArray, spans: Sequence[TurnSpan]) -> PerTurn:
     """Inverts `gather`: returns the values of sampled tokens by group, trajectory and turn."""
-    parts = {(p.group, p.trajectory, p.turn): values[p.start : p.stop] for p in places}
+    parts = {(p.group, p.trajectory, p.turn): values[p.start : p.stop] for p in spans}
     return [
         [tuple(parts[g, t, n] for n in range(len(trajectory.turns))) for t, trajectory in enumerate(group.trajectories)]
         for g, group in enumerate(groups)

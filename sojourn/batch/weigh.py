@@ -17,11 +17,11 @@ from sojourn.types import FloatArray, Group, Trajectory
 class Aggregate:
     """Says how tokens are averaged over a step.
 
-    "token": every token alike (DAPO, arXiv:2503.14476, eq. 8). "sequence": every trajectory alike, its tokens sharing
-    its weight (GRPO, arXiv:2402.03300, eq. 3). "turn": every turn alike. "constant": every token 1 / `length` of a
-    trajectory (Dr. GRPO, arXiv:2503.20783, section 3.2), so weights do not depend on the sampled lengths. "seat": every
-    seat of every episode alike, its trajectories sharing its weight and their tokens sharing theirs, so that an agent
-    counts for as much however often it was called (after the trajectory alignment of M-GRPO, arXiv:2511.13288).
+    "token": every token alike (DAPO, arXiv:2503.14476, eq. 8). "sequence": every trajectory alike, the tokens of all
+    its paths sharing its weight (GRPO, arXiv:2402.03300, eq. 3). "turn": every turn alike. "constant": every token 1 /
+    `length` of a trajectory (Dr. GRPO, arXiv:2503.20783, section 3.2), whatever was said. "seat": every seat of every
+    episode alike, its trajectories sharing its weight and their tokens sharing theirs, so that an agent counts for as
+    much however often it was called (after the trajectory alignment of M-GRPO, arXiv:2511.13288).
     """
 
     by: Literal["token", "sequence", "turn", "constant", "seat"] = "token"

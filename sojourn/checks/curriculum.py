@@ -3,10 +3,11 @@ it resumes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
+from sojourn.abilities import Bounds, ObservesEvaluations, bound_curriculum
 from sojourn.checks import played
 from sojourn.checks.promise import (
     BrokenError,
@@ -20,13 +21,21 @@ from sojourn.checks.promise import (
 )
 from sojourn.checks.report import Report
 from sojourn.checks.synthetic import content
-from sojourn.protocols import Stateful
+from sojourn.protocols import Env, Stateful
 from sojourn.types import Task
 
 SEED = 7
-TASKS = tuple(Task("made", {"number": number}, number, "train") for number in range(12))
+TASKS = tuple(Task("made", {"number": number}, number, "train") for number in range(64))
 SLOTS = [(slot, redraw) for slot in range(30) for redraw in range(3)]
 ENDLESS = 1 << 40  # the length of a split whose tasks are generated
+REDRAWS = 8  # so many redraws of a slot play its first task again by chance in one of 64**8 cases
+STEPS, WIDTH = 40, 8  # of a run that a curriculum observes; each of its groups has four episodes
+RESUMED_AT = (1, 7, 20)  # steps before which that run is resumed
+OUTCOMES = {  # of the four episodes of a slot's group
+    "of mixed success": lambda slot: [(slot * 5 + number * 3) % 4 < 2 for number in range(4)],
+    "that were all won": lambda slot: [True] * 4,
+    "that were all lost": lambda slot: [False] * 4,
+}
 READS = 10_000  # more than this many tasks read for one draw is a walk through the whole split
 
 
@@ -53,11 +62,31 @@ class Generated(Sequence[Task]):
 
 
 @dataclass(frozen=True)
+class World:
+    """The world of the made-up tasks, which makes others with a number below theirs or above."""
+
+    listed: Sequence[Task]
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        return self.listed if split == "train" else ()
+
+    def make(self, task: Task) -> Env:
+        raise NotImplementedError("a curriculum plays nothing itself")
+
+    def bounds(self, like: Task) -> Mapping[str, Bounds]:
+        return {"number": Bounds(0, len(TASKS) - 1)}
+
+    def make_task(self, like: Task, data: Mapping[str, Any], seed: int) -> Task | None:
+        return Task("made", dict(data), seed, "train") if data["number"] % 3 else None
+
+
+@dataclass(frozen=True)
 class Case:
     config: Any
 
     def bind(self, tasks: Sequence[Task] = TASKS) -> Any:
-        return self.config.bind(tasks, SEED)
+        """Returns the curriculum, bound to the tasks, and to a world that makes tasks where it makes any."""
+        return bound_curriculum(self.config, World(tasks), tasks, SEED)
 
 
 def check_curriculum(component: Any) -> Report:
@@ -89,7 +118,7 @@ def _draws(case: Case) -> str:
                     f"slot {slot} plays {task!r:.80}: expected one of the {len(tasks)} tasks of its split"
                 )
         curriculum.draw(SLOTS[0][0])  # the number of redraws is optional
-    return f"{len(SLOTS)} draws of 12 tasks, and of one"
+    return f"{len(SLOTS)} draws of {len(TASKS)} tasks, and of one"
 
 
 def _deterministic(case: Case) -> str:
@@ -109,10 +138,12 @@ def _any_order(case: Case) -> str:
 
 
 def _redraws(case: Case) -> str:
+    """Checks that some redraw of each slot plays another task; one that is drawn by chance may be the same."""
     curriculum = case.bind()
-    same = [slot for slot in range(30) if curriculum.draw(slot, 1).id == curriculum.draw(slot, 0).id]
-    if same:
-        raise DoubtfulError(f"slot {same[0]} plays the same task again when it is drawn again: redraws have no use")
+    for slot in range(30):
+        first = curriculum.draw(slot).id
+        if all(curriculum.draw(slot, redraw).id == first for redraw in range(1, REDRAWS + 1)):
+            raise DoubtfulError(f"slot {slot} plays the same task in all of {REDRAWS} redraws: they have no use")
     return "another task"
 
 
@@ -136,31 +167,49 @@ def _observes(case: Case) -> str:
 
 def _remembers(case: Case) -> str:
     """Checks that `state()` holds all that was observed, without which a resumed run would play other tasks."""
-    groups = played.groups()
-    scores, learns = [played.scores(group) for group in groups], False
-    for steps in (1, 17):
-        curriculum = case.bind()
-        for _ in range(steps):
-            curriculum.observe(groups, scores)
-        learns |= _resumes(case, curriculum, steps)
-    if not learns:
-        raise NotOfferedError("its draws do not depend on what it observed")
+    learns = [_learns(case, what) for what in OUTCOMES]
+    if not any(learns):
+        raise NotOfferedError(f"its draws do not depend on what it observed in {STEPS} steps")
     return "by state() and restore()"
 
 
-def _resumes(case: Case, curriculum: Any, steps: int) -> bool:
-    """Requires the same draws after a restart. Returns whether they depend on what was observed."""
-    later, where = drawn(curriculum), f"after {steps} steps were observed"
-    difference = _difference(drawn(case.bind()), later)
-    if not isinstance(curriculum, Stateful):
-        if difference:
+def _learns(case: Case, what: str) -> bool:
+    """Plays a run with outcomes of a kind, and resumes it at some of its steps. Requires the same draws with and
+    without a restart, at once and later. Returns whether they depend on what was observed."""
+    curriculum, resumed, learns = case.bind(), dict[int, Any](), False
+    for step in range(STEPS):
+        if step in RESUMED_AT:
+            resumed[step] = _resumed(case, curriculum)
+        places = [(slot, redraw) for slot in range(step * WIDTH, (step + 1) * WIDTH) for redraw in range(2)]
+        now, where = drawn(curriculum, places), f"after {step} steps {what} were observed"
+        difference = _difference(drawn(case.bind(), places), now)
+        if difference and not isinstance(curriculum, Stateful):
             raise BrokenError(f"{where}, {difference}: offer state() and restore() for what it remembers")
-        return False
+        for at, other in resumed.items():
+            if lost := _difference(now, drawn(other, places)):
+                raise BrokenError(f"{where}, and by state() and restore() in another one from step {at} on, {lost}")
+        learns |= bool(difference)
+        _observe([curriculum, *resumed.values()], step, what)
+    return learns
+
+
+def _resumed(case: Case, curriculum: Any) -> Any:
+    """Returns the curriculum as a run that is resumed here has it."""
     resumed = case.bind()
-    resumed.restore(played.saved(curriculum.state()))
-    if lost := _difference(later, drawn(resumed)):
-        raise BrokenError(f"{where}, and by state() and restore() in another one, {lost}")
-    return bool(difference)
+    if isinstance(curriculum, Stateful):
+        resumed.restore(played.saved(curriculum.state()))
+    return resumed
+
+
+def _observe(curricula: Sequence[Any], step: int, what: str) -> None:
+    """Shows them what was played for a step, and every fifth time an evaluation of the same outcomes."""
+    slots = range(step * WIDTH, (step + 1) * WIDTH)
+    groups = [played.group_of(slot, curricula[0].draw(slot), OUTCOMES[what](slot)) for slot in slots]
+    scores = [played.scores(group) for group in groups]
+    for curriculum in curricula:
+        curriculum.observe(groups, scores)
+        if step % 5 == 4 and isinstance(curriculum, ObservesEvaluations):
+            curriculum.observe_evaluation(groups, scores)
 
 
 def _difference(first: dict[tuple[int, int], str], second: dict[tuple[int, int], str]) -> str:
@@ -171,6 +220,7 @@ def _difference(first: dict[tuple[int, int], str], second: dict[tuple[int, int],
 
 BOUND = ("it is bound to tasks",)
 SOUND = (*BOUND, "it draws tasks of its split")
+REPEATABLE = ("it is deterministic", "slots may be drawn in any order")
 PROMISES = (
     Promise(BOUND[0], (), _declares),
     Promise(SOUND[1], BOUND, _draws),
@@ -179,5 +229,5 @@ PROMISES = (
     Promise("a redraw plays another task", SOUND, _redraws),
     Promise("a split may be generated", SOUND, _generated),
     Promise("it observes groups and leaves them", SOUND, _observes),
-    Promise("its memory is saved", (*SOUND, "it is deterministic", "it observes groups and leaves them"), _remembers),
+    Promise("its memory is saved", (*SOUND, *REPEATABLE, "it observes groups and leaves them"), _remembers),
 )

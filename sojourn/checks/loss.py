@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from sojourn.abilities import Chooses, HasColumns
-from sojourn.backends.torch.trainer.pass_columns import COLUMNS
+from sojourn.backends.torch.trainer.pass_columns import COLUMNS, OF_DISTRIBUTIONS
 from sojourn.backends.torch.trainer.pass_io import select_tokens
 from sojourn.batch import Aggregate, to_batch
 from sojourn.checks import synthetic
@@ -30,7 +30,8 @@ SHAPES = ((Shape(), Shape(turns=1, tokens=1)), (Shape(turns=2), Shape(turns=1)))
 NEAR = 0.1  # nats between the policy and the sampler, inside any clip
 FAR = 30.0  # nats between them: a token that is likely under one has a probability of 1e-13 under the other
 ATOL, RTOL = 1e-6, 1e-4
-PASS_NEEDS = PASS_COLUMNS | COLUMNS.keys()  # the needs that the loss's own forward pass provides
+FURTHER = COLUMNS.keys() | OF_DISTRIBUTIONS
+PASS_NEEDS = PASS_COLUMNS | FURTHER  # the needs that the loss's own forward pass provides
 
 
 class Passed(NamedTuple):
@@ -87,7 +88,7 @@ class Case:
         gap = rng.uniform(-NEAR, NEAR, len(batch))
         entropy, values = rng.uniform((0, -1), (4, 1), (len(batch), 2)).astype("f4").T
         logprobs = (batch.logprobs + gap).astype(np.float32)
-        columns = dict.fromkeys(sorted(self.loss.needs & COLUMNS.keys()), np.maximum(logprobs, np.float32(-0.3)))
+        columns = dict.fromkeys(sorted(self.loss.needs & FURTHER), np.maximum(logprobs, np.float32(-0.3)))
         if isinstance(self.loss, Chooses) and self.loss.chooses:
             batch = replace(batch, streams={**batch.streams, **copy.deepcopy(self.loss).choose(batch, logprobs)})
         return Passed(batch, logprobs, entropy, values, columns)

@@ -14,7 +14,7 @@ from sojourn.checks.promise import BrokenError
 from sojourn.checks.synthetic import FORKED, UNSTARTED, WINDOWED, Shape
 from sojourn.errors import RecordError
 from sojourn.record import checkpoint
-from sojourn.types import Ending, Episode, Group, Message, Role, Score, Trajectory, Turn
+from sojourn.types import Ending, Episode, Group, Message, Role, Score, Task, Trajectory, Turn
 
 SHAPES = (
     (Shape(), Shape(turns=1), Shape(turns=4), Shape(turns=2)),
@@ -45,6 +45,13 @@ def broken_groups() -> list[Group]:
     ]
 
 
+def group_of(slot: int, task: Task, wins: Sequence[bool]) -> Group:
+    """Returns a group of a task, with an episode of one turn for each of `wins`, which says whether it succeeds."""
+    rng = np.random.default_rng(slot)
+    played = [_ended(synthetic.trajectory(rng, Shape(turns=1)), float(won)) for won in wins]
+    return Group(slot, task, tuple(Episode(f"{slot}-{n}", task, (t,)) for n, t in enumerate(played)))
+
+
 def scores(group: Group) -> list[Score]:
     """Returns the scores of the group's trajectories by the rewards that the world gave."""
     return [Score(np.array([turn.reward for turn in t.turns], dtype=np.float32)) for t in group.trajectories]
@@ -72,11 +79,16 @@ def _worded_episode(episode: Episode, rng: np.random.Generator) -> Episode:
 
 
 def _worded_trajectory(trajectory: Trajectory, rng: np.random.Generator) -> Trajectory:
-    turns = [_worded_turn(turn, rng) for turn in trajectory.turns]
-    if turns and trajectory.ending is Ending.DONE:
-        won = float(rng.integers(2))
-        turns[-1] = replace(turns[-1], reward=won, info={**turns[-1].info, "success": won})
-    return replace(trajectory, turns=tuple(turns))
+    worded = replace(trajectory, turns=tuple(_worded_turn(turn, rng) for turn in trajectory.turns))
+    done = worded.turns and trajectory.ending is Ending.DONE
+    return _ended(worded, float(rng.integers(2))) if done else worded
+
+
+def _ended(trajectory: Trajectory, won: float) -> Trajectory:
+    """Returns the trajectory with its last turn rewarded as a success (1) or a failure (0)."""
+    *turns, last = trajectory.turns
+    last = replace(last, reward=won, info={**last.info, "success": won})
+    return replace(trajectory, turns=(*turns, last))
 
 
 def _worded_turn(turn: Turn, rng: np.random.Generator) -> Turn:

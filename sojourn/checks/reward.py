@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,9 @@ from sojourn.checks import played
 from sojourn.checks.promise import BrokenError, Promise, judge_all_awaited, require_config
 from sojourn.checks.report import Report
 from sojourn.checks.synthetic import content
-from sojourn.types import Group, Score, Trajectory
+from sojourn.errors import ConfigError, RewardError
+from sojourn.rewards.reward_cache import score_group
+from sojourn.types import Group, Score
 
 TOLERANCE = 1e-5
 
@@ -25,7 +26,15 @@ class Case:
     reward: Any
 
     async def score(self, group: Group) -> list[Score]:
-        return await copy.deepcopy(self.reward)(group)
+        return await scored(copy.deepcopy(self.reward), group)
+
+
+async def scored(reward: Any, group: Group) -> list[Score]:
+    """Returns the scores as a run takes them; what a run refuses breaks the promise."""
+    try:
+        return await score_group(reward, group)
+    except (ConfigError, RewardError) as error:
+        raise BrokenError(str(error)) from error
 
 
 async def check_reward(component: Any, *, timeout_s: float = 60.0) -> Report:
@@ -59,7 +68,7 @@ async def _together(case: Case) -> str:
     """Checks that groups which are scored at the same time do not affect each other, as slots score their own."""
     groups, reward = played.groups(), copy.deepcopy(case.reward)
     alone = [await case.score(group) for group in groups]
-    for expected, found in zip(alone, await asyncio.gather(*map(reward, groups)), strict=True):
+    for expected, found in zip(alone, await asyncio.gather(*(scored(reward, group) for group in groups)), strict=True):
         _require_same(expected, found, "with other groups scored at the same time")
     return f"{len(groups)} groups"
 
@@ -87,29 +96,14 @@ async def _leaves_inputs(case: Case) -> str:
 async def _sound(case: Case, groups: Sequence[Group]) -> str:
     count = 0
     for group in groups:
-        scores = await case.score(group)
-        if not isinstance(scores, Sequence) or len(scores) != len(group.trajectories):
-            size = len(scores) if isinstance(scores, Sequence) else type(scores).__name__
-            raise BrokenError(f"{size} for a group of {len(group.trajectories)} trajectories to train: one score each")
-        for number, (trajectory, score) in enumerate(zip(group.trajectories, scores, strict=True)):
-            _require_fit(trajectory, score, f"trajectory {number} of slot {group.slot}")
-        count += len(scores)
+        for score in await case.score(group):
+            if not np.issubdtype(score.turns.dtype, np.floating) or score.turns.ndim != 1:
+                raise BrokenError(
+                    f"rewards of type {score.turns.dtype} and shape {score.turns.shape} in slot {group.slot}: expected "
+                    "floating-point numbers, one for each turn"
+                )
+            count += 1
     return f"{count} trajectories"
-
-
-def _require_fit(trajectory: Trajectory, score: Any, where: str) -> None:
-    """Requires a `Score` with one finite number for each turn, and finite parts."""
-    if not isinstance(score, Score):
-        raise BrokenError(f"{where}: {type(score).__name__}: expected a Score")
-    if np.shape(score.turns) != (len(trajectory.turns),):
-        raise BrokenError(f"{where}: turns of shape {np.shape(score.turns)}: expected ({len(trajectory.turns)},)")
-    if not np.issubdtype(np.asarray(score.turns).dtype, np.floating) or not np.isfinite(score.turns).all():
-        raise BrokenError(f"{where}: the rewards {np.asarray(score.turns).tolist()}: expected finite float32 numbers")
-    for name, part in score.parts.items():
-        if not isinstance(part, int | float) or not math.isfinite(part):
-            raise BrokenError(f"{where}: the part '{name}' is {part!r}: expected a finite number")
-    if score.outcome is not None and not math.isfinite(score.outcome):
-        raise BrokenError(f"{where}: outcome = {score.outcome!r}: expected a finite number, or None")
 
 
 def _require_same(expected: Sequence[Score], found: Sequence[Score], when: str) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sojourn.abilities import Checks, Sized
-from sojourn.agents.plain import Plain
+from sojourn.abilities import Checks, Sized, origin_of, parts_of
+from sojourn.agents.return_conditioned import ReturnConditioned
 from sojourn.checks import played
-from sojourn.checks.agent import CONTEXT, Script
+from sojourn.checks.agent.case import CONTEXT, Script
 from sojourn.checks.left_running import left_running, running
 from sojourn.checks.promise import (
     BrokenError,
@@ -33,12 +33,16 @@ from sojourn.rewards.reward_cache import RewardCache
 from sojourn.rollout.limits import Limits
 from sojourn.rollout.runner import Rollout, Runner
 from sojourn.sources.context import StageContext
+from sojourn.sources.mixed import Mixed
+from sojourn.sources.play_abilities import PlayAbilities
+from sojourn.sources.slots import Slots
 from sojourn.types import Group, Prompt, Sample, SamplingParams, Score, Task
 
 STEPS = 4
 FIRST = 5  # tasks of the curriculum that earlier stages took
 LIMITS = Limits(turns=12)
 PARAMS = SamplingParams(max_tokens=64, seed=3)
+AGENT = ReturnConditioned()  # every source can play it, and `with_returns` no other
 
 
 @dataclass
@@ -93,7 +97,7 @@ class Case:
 
     def parts(self) -> Parts:
         world = Toy()
-        runner = Runner(Rollout(limits=LIMITS), world, Plain(), self.renderer, Seeded(self.renderer), CONTEXT, 0)
+        runner = Runner(Rollout(limits=LIMITS), world, AGENT, self.renderer, Seeded(self.renderer), CONTEXT, 0)
         curriculum = Noted(Cycle().bind(world.tasks("train"), 0))
         return Parts(runner, curriculum, RewardCache(Native()), self.renderer)
 
@@ -123,12 +127,16 @@ async def _declares(case: Case) -> str:
 
 
 async def _binds(case: Case) -> str:
+    config: Any = case.config
     if isinstance(case.config, Checks):
+        world = Toy()
         stage = StageContext(
             name="stage",
-            env=Toy(),
+            groups=config if config.live else Mixed(parts=(Slots(), config)),
+            env=world,
+            plays=PlayAbilities(world, LIMITS),
             split="train",
-            agent=Plain(),
+            agent=AGENT,
             limits=LIMITS,
             params=PARAMS,
             estimator=Constant(),
@@ -227,7 +235,13 @@ def _require_groups(case: Case, groups: Any, where: str) -> None:
         raise BrokenError(f"{where}: {len(groups)} groups, where width = {case.config.width}")
     if empty := [group.slot for group in groups if not group.episodes]:
         raise BrokenError(f"{where}: the group of slot {empty[0]} has no episodes")
+    origins = [origin_of(part) for part in parts_of(case.config)]
     for group in groups:
+        if group.origin not in origins:
+            raise BrokenError(
+                f"{where}: the group of slot {group.slot} has the origin '{group.origin}', where the source declares "
+                f"'{' or '.join(origins)}': set `origin` on its config, and give the same to its groups"
+            )
         if wrong := [episode for episode in group.episodes if episode.task.id != group.task.id]:
             raise BrokenError(f"{where}: episode {wrong[0].id} of slot {group.slot} is of another task than its group")
 

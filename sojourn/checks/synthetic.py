@@ -13,6 +13,7 @@ from zlib import crc32
 import numpy as np
 
 from sojourn.checks.promise import BrokenError
+from sojourn.streams.origins import origin_numbers
 from sojourn.types import Ending, Episode, FloatArray, Group, Sample, Score, Stop, Task, Trajectory, Turn, Versions
 
 REWARDS = (-1.0, -0.25, 0.0, 0.5, 1.0)  # exact in float32, also after the constants of the suites are added
@@ -143,4 +144,23 @@ def _stream(name: str, groups: Sequence[Group]) -> list[list[tuple[FloatArray, .
     def column(turn: Turn) -> FloatArray:
         return (sign * rng.uniform(0.1, 1, len(turn.sample.tokens))).astype(np.float32)
 
+    if name == "pairs":
+        return _pairs(groups)
+    if name == "origins":
+        return origin_numbers(groups)
     return [[tuple(column(turn) for turn in t.turns) for t in g.trajectories] for g in groups]
+
+
+def _pairs(groups: Sequence[Group]) -> list[list[tuple[FloatArray, ...]]]:
+    """Returns the stream `pairs` of groups whose first two trajectories are a pair, where there are two with turns."""
+    streams: list[list[tuple[FloatArray, ...]]] = []
+    for number, group in enumerate(groups, 1):
+        acting = [n for n, t in enumerate(group.trajectories) if t.turns][:2]
+        signs = dict(zip(acting, (number, -number), strict=True)) if len(acting) == 2 else {}
+        streams.append(
+            [
+                tuple(np.full(len(turn.sample.tokens), signs.get(n, 0), dtype=np.float32) for turn in t.turns)
+                for n, t in enumerate(group.trajectories)
+            ]
+        )
+    return streams

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from sojourn import event_loop
 from sojourn.commands.arguments import Overrides, print_risks, world_and_table
 from sojourn.terminal.output import CleanConsole
 
@@ -51,6 +50,8 @@ def arena(
     ] = None,
 ) -> None:
     """Play the same tasks with several operators in lock-step, and compare their actions and results."""
+    from sojourn import event_loop
+
     family, table = world_and_table(env, overrides)
     from sojourn.arena import run_match
 

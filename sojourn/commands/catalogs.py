@@ -40,14 +40,14 @@ def envs(
 ) -> None:
     """List the installed worlds: what each one is, what it needs, and what was measured of it."""
     from sojourn import env_catalog
-    from sojourn.config.lookup import find, names
+    from sojourn.config.lookup import find, is_registered
 
     console = CleanConsole()
     if not name:
         if measure or overrides:
             raise ConfigError("name the world that is meant: sojourn envs toy --measure")
         return console.print(env_catalog.table(env_catalog.worlds(), console.width))
-    known = name in names("env") and not (measure or overrides)  # then its class is enough
+    known = is_registered("env", name) and not (measure or overrides)  # then its class is enough
     family = find("env", name) if known else build_world(name, overrides)
     entry = env_catalog.describe(name, family)
     if measure:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
-from sojourn import event_loop
 from sojourn.commands.arguments import Overrides, build_component, build_world, print_risks
 from sojourn.errors import ConfigError
 from sojourn.terminal.output import CleanConsole
@@ -27,6 +27,8 @@ SUITES = {
     "stream": "sojourn.checks.stream:check_stream",
     "estimator": "sojourn.checks.estimator:check_estimator",
     "loss": "sojourn.checks.loss:check_loss",
+    "schedule": "sojourn.checks.schedule:check_schedule",
+    "sink": "sojourn.checks.sink:check_sink",
     "backend": "sojourn.checks.backend:check_backend",
 }
 
@@ -71,9 +73,9 @@ def check(
 def _kind_of(name: str) -> str:
     """Returns the kind of a name. A recipe stands for its world; the kind of one's own class follows from its
     members."""
-    from sojourn.config.lookup import find, names, nearest
+    from sojourn.config.lookup import find, is_registered, names, nearest
 
-    kinds = [kind for kind in SUITES if name in names(kind)]
+    kinds = [kind for kind in SUITES if is_registered(kind, name)]
     if len(kinds) == 1:
         return kinds[0]
     if kinds:
@@ -99,8 +101,12 @@ def _kind_of_class(cls: Any) -> str:
         return "groups"
     if hasattr(cls, "bind") and "tokenizer" in _takes(cls.bind):
         return "renderer"
+    if hasattr(cls, "bind") and {"folder", "config"} <= _takes(cls.bind):
+        return "sink"
     if hasattr(cls, "provides") and "context" in _takes(cls.__call__):
         return "stream"
+    if {"step", "steps"} <= _takes(cls.__call__):
+        return "schedule"
     if "group" in _takes(cls.__call__):
         return "filter" if "scores" in _takes(cls.__call__) else "reward"
     return "backend" if hasattr(cls, "open") and "renderer" in _takes(cls.open) else "env"
@@ -114,6 +120,7 @@ def _takes(method: Any) -> set[str]:
 
 
 def _attacked(kind: str, name: str, overrides: list[str] | None, episodes: int | None) -> Report:
+    from sojourn import event_loop
     from sojourn.checks.attack import attack_env
 
     if kind != "env":
@@ -125,9 +132,20 @@ def _attacked(kind: str, name: str, overrides: list[str] | None, episodes: int |
     return event_loop.run(attack_env(world)).report
 
 
+def _print_tools(world: Any) -> None:
+    """Prints what a plain class offers as tools, as a helper that was meant to be none shows there."""
+    from sojourn import env_catalog
+    from sojourn.envs.tools import Tools
+
+    for line in env_catalog.tools_of(world) if isinstance(world, Tools) else ():
+        CleanConsole().print(Text(f"a tool: {line}", "dim"), soft_wrap=True)
+
+
 def _report(kind: str, name: str, overrides: list[str] | None, episodes: int | None, model: str) -> Report:
     import importlib
     import inspect
+
+    from sojourn import event_loop
 
     if kind not in SUITES:
         raise ConfigError(f"--kind {kind}: use one of {', '.join(SUITES)}")
@@ -136,6 +154,7 @@ def _report(kind: str, name: str, overrides: list[str] | None, episodes: int | N
     component = build_world(name, overrides) if kind == "env" else build_component(kind, name, overrides)
     if kind == "env":
         print_risks(component)
+        _print_tools(component)
     module, _, suite = SUITES[kind].partition(":")
     options: dict[str, Any] = {"episodes": 4 if episodes is None else episodes} if kind == "env" else {}
     if kind == "renderer":

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from sojourn import event_loop
 from sojourn.commands.arguments import Overrides, load, print_risks, print_slowdowns
+from sojourn.commands.failures import print_failed_episode, print_unrecorded_failure
+from sojourn.terminal.output import CleanConsole
 
 if TYPE_CHECKING:
     from sojourn.record.run_weights import NamedRun
     from sojourn.record.summary import Summary
     from sojourn.train.assemble import Components
+    from sojourn.train.evaluation_failures import EvaluationFailures
     from sojourn.train.resolve import Resolved
 
 
@@ -36,43 +39,81 @@ def evaluate(
     ] = False,
 ) -> None:
     """Evaluate a checkpoint, an untrained model or an expert on the tasks that every evaluation of the recipe plays."""
+    from sojourn import event_loop
     from sojourn.record.run_weights import NamedRun
 
     extra = [f"evaluation.split={split}"] * bool(split) + ["evaluation.temperature=0.0"] * greedy
     named = NamedRun.parse(run)
     resolved = load(named.folder, [*extra, *(overrides or [])])
     print_risks(resolved.recipe.env)
-    print_slowdowns(resolved.recipe)
-    event_loop.run(evaluate_run(resolved, named if named.folder.is_dir() else None, expert))
+    chosen = resolved.recipe.evaluation.split
+    play = shlex.join(["sojourn", "play", str(named.folder), *(overrides or []), "--split", chosen])
+    event_loop.run(evaluate_run(resolved, named if named.folder.is_dir() else None, expert, play=play))
 
 
-async def evaluate_run(resolved: Resolved, run: NamedRun | None, expert: bool, progress: bool = True) -> Summary:
-    """Evaluates a run, or the untrained model of a recipe; without `progress`, it prints nothing."""
+class LoadedWeights(NamedTuple):
+    """Says which weights were loaded, in words, and after how many steps of their run."""
+
+    name: str
+    step: int
+
+
+async def evaluate_run(
+    resolved: Resolved, run: NamedRun | None, expert: bool, progress: bool = True, play: str = ""
+) -> Summary:
+    """Evaluates a run, or the untrained model of a recipe; without `progress`, it prints nothing.
+
+    Failed episodes are recorded in the folder of the run. `play` is the command that plays a task of the recipe.
+    """
     from sojourn.display import Display
     from sojourn.record.run_weights import find_weights
     from sojourn.record.summary import summarise
-    from sojourn.terminal.output import CleanConsole
     from sojourn.train.assemble import assemble
     from sojourn.train.evaluate import evaluate as play_panel
     from sojourn.train.evaluate import panel
+    from sojourn.train.evaluation_failures import STAGE, EvaluationFailures
 
+    if progress:
+        print_slowdowns(resolved.recipe)
     if run is not None:
         find_weights(*run)
-    with Display(console=CleanConsole(quiet=not progress)) as display:
-        async with assemble(resolved.recipe) as components:
-            name = await load_weights(components, run, display.message)
-            name = "expert" if expert else name
-            components.runner.on_episode = display.episode
-            display.evaluating(name, len(panel(components)) * resolved.recipe.evaluation.samples)
-            done = await play_panel(components, "evaluation", expert)
-        summary = summarise(done.groups, done.scores)
-        display.evaluation(name, summary)
+    console, failures, step = CleanConsole(quiet=not progress), EvaluationFailures(), 0
+    try:
+        with Display(console=console) as display:
+            async with assemble(resolved.recipe) as components:
+                loaded = await load_weights(components, run, display.message)
+                name, step = "expert" if expert else loaded.name, loaded.step
+                failures.watch(components.runner, display.episode)
+                display.evaluating(name, len(panel(components)) * resolved.recipe.evaluation.samples)
+                done = await play_panel(components, STAGE, expert)
+            summary = summarise(done.groups, done.scores)
+            display.evaluation(name, summary)
+    finally:
+        if failures.episodes:
+            await _keep(failures, run, step, play, console)
     return summary
+
+
+async def _keep(
+    failures: EvaluationFailures, run: NamedRun | None, step: int, play: str, console: CleanConsole
+) -> None:
+    """Records failed episodes in the run, and prints how to look at the last one, or its traceback where there is no
+    run."""
+    from sojourn.errors import RecordError
+    from sojourn.train.evaluation_failures import STAGE
+
+    if run is not None:
+        try:
+            await failures.record(run.folder, step)
+            return print_failed_episode(run.folder, console, f"stage:{STAGE} error:any")
+        except RecordError as error:
+            console.print(f"note: the failed episodes are not recorded: {error}", soft_wrap=True)
+    print_unrecorded_failure(list(failures.episodes.values())[-1], play, console)
 
 
 async def load_weights(
     components: Components, run: NamedRun | None, report: Callable[[str], None] = lambda sentence: None
-) -> str:
+) -> LoadedWeights:
     """Gives trainer and sampler the weights of a run, or those that the recipe starts from; returns what they are."""
     from sojourn.record.run_weights import BEFORE, find_weights
     from sojourn.train.weights import initial_weights
@@ -84,4 +125,6 @@ async def load_weights(
     else:
         components.trainer.load(found.weights, weights_only=True)
         await components.trainer.publish()
-    return f"step {found.step}" if found else BEFORE if run else "as it is"
+    if found is None:
+        return LoadedWeights(BEFORE if run else "as it is", 0)
+    return LoadedWeights(f"step {found.step}", found.step)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sojourn import event_loop
 from sojourn.commands.arguments import Overrides, build_world, print_risks
 from sojourn.errors import ConfigError
 from sojourn.terminal.output import CleanConsole
@@ -32,6 +31,7 @@ def play(
     expert: Annotated[bool, typer.Option("--expert", help="Watch the environment's scripted expert instead.")] = False,
 ) -> None:
     """Play an episode yourself, in the place of the agent."""
+    from sojourn import event_loop
     from sojourn.agents.person import play_in_terminal
     from sojourn.tasks.listed import listed
 

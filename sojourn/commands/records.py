@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from sojourn import event_loop, threads
+from sojourn import threads
 from sojourn.errors import ConfigError
 from sojourn.terminal.clean import one_line
 
@@ -22,7 +22,8 @@ MAX_LEFT_OUT = 5  # omissions that are printed
 
 Run = Annotated[Path, typer.Argument(help="A run folder.")]
 Episodes = Annotated[
-    list[str] | None, typer.Argument(help="Episodes: their ids, the beginnings of ids, or stage/step/group/place.")
+    list[str] | None,
+    typer.Argument(help="Episodes: their ids, the beginnings of ids, or their addresses stage:step/group/place."),
 ]
 Where = Annotated[str, typer.Option(help="Take the episodes that match a query, such as 'stage:rl success:yes'.")]
 
@@ -46,28 +47,36 @@ def export(
 ) -> None:
     """Export the model for transformers, peft or llama.cpp; or episodes as W3C PROV, Agent Data Protocol, chat messages
     or Parquet."""
-    from sojourn import model_export
+    from sojourn.record.export import FORMATS
 
-    if format in model_export.FORMATS:
-        if episodes or where or tokens:
+    if format in FORMATS:
+        if "@" in run.name and not run.exists():
             raise ConfigError(
-                f"--format {format} exports the model, not episodes: leave episodes, --where, --tokens out"
+                f"{run}: '@' names weights, which only the formats of models take: for episodes (--format {format}) "
+                f"give the run folder, {run.with_name(run.name.partition('@')[0])}, and --where step:9 for one step"
             )
-        _export_model(run, format, out, dtype)
-    elif dtype:
-        raise ConfigError(f"--dtype is of models ({', '.join(model_export.FORMATS)}), not of the format {format}")
-    else:
+        if dtype:
+            raise ConfigError(f"--dtype is of models, not of episodes, which {format} holds: leave it out")
         _export_episodes(run, format, out, _Chosen(episodes, where, tokens))
+    elif episodes or where or tokens:
+        raise ConfigError(
+            f"episodes are exported as {', '.join(FORMATS)}, not as '{format}': choose one of these, or leave "
+            "episodes, --where and --tokens out to export the model"
+        )
+    else:
+        _export_model(run, format, out, dtype)
 
 
 def _export_model(run: Path, format: str, out: Path | None, dtype: str) -> None:
-    from sojourn import model_export
+    from sojourn.model_export import better_weights, export_model
 
     if out is None:
         raise ConfigError("--out is missing: name the folder to write, such as --out my-model")
     threads.prepare()
-    name = model_export.export_model(run, out, format, dtype or "fp32")
+    name = export_model(run, out, format, dtype or "fp32")
     print(f"written: {out}, the weights '{name}' as {format}, with a model card: {out / 'README.md'}")
+    if sentence := better_weights(run):
+        print(f"note: {one_line(sentence, 500)}", file=sys.stderr)
 
 
 class _Chosen(NamedTuple):
@@ -79,13 +88,9 @@ class _Chosen(NamedTuple):
 
 
 def _export_episodes(run: Path, format: str, out: Path | None, chosen: _Chosen) -> None:
-    from sojourn import model_export
-    from sojourn.config.lookup import nearest
-    from sojourn.record.export import FORMATS, format_of
     from sojourn.record.export import export as write
+    from sojourn.record.export import format_of
 
-    if format not in FORMATS:
-        raise ConfigError(f"unknown format '{format}': {nearest(format, (*FORMATS, *model_export.FORMATS))}")
     suffix = format_of(format).SUFFIX
     if out is None:
         raise ConfigError(f"--out is missing: name the file to write, such as --out episodes{suffix}")
@@ -110,13 +115,16 @@ def _choice(run: Path, episodes: list[str] | None, where: str, tokens: bool = Fa
     from sojourn.record.episodes.store import EpisodeStore
     from sojourn.record.export.selection import Selection
     from sojourn.record.run import RunFolder
+
+    if not episodes:
+        return Selection(where=where, tokens=tokens)
     from sojourn.terminal.find import find_episode
 
-    if episodes and where:
+    if where:
         raise ConfigError("--where cannot be combined with named episodes: leave one of them out")
     with EpisodeStore(RunFolder.read(run).path) as store:
-        ids = tuple(find_episode(store, name).id for name in episodes or ())
-    return Selection(episodes=ids, where=where, tokens=tokens)
+        ids = tuple(find_episode(store, name).id for name in episodes)
+    return Selection(episodes=ids, tokens=tokens)
 
 
 def replay(
@@ -128,6 +136,7 @@ def replay(
 ) -> None:
     """Play recorded actions again, and check that the environment answers as it did. The exit code is 1 if it does
     not."""
+    from sojourn import event_loop
     from sojourn.record.export.selection import SelectedEpisodes
     from sojourn.record.run import RunFolder
 

@@ -63,5 +63,13 @@ def _draw(folders: list[Path], out: Path) -> None:
         raise ConfigError("--curve needs the run folders to draw: sojourn runs runs/a runs/b --curve curve.png")
     if not out.absolute().parent.is_dir():
         raise ConfigError(f"--curve {out}: there is no folder '{out.parent}': create it first")
-    plot_recipes.draw(folders, out)
+    plot_recipes.draw([path for folder in folders if not folder.is_file() for path in _runs_in(folder)], out)
     print(f"drawn: {out}")
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    """Returns the runs in a folder, or the folder itself where it is a run, or neither, which is told by whoever reads
+    it. Files, such as the logs of a sweep, were left out before."""
+    from sojourn.record.run_status import run_folders
+
+    return (folder.is_dir() and sorted(run_folders([folder]))) or [folder]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def show(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     episode: Annotated[
-        str, typer.Argument(help="An episode: its id, the beginning of its id, or stage/step/group/place.")
+        str, typer.Argument(help="An episode: its id, the beginning of its id, or its address stage:step/group/place.")
     ] = "",
     stage: Annotated[str, typer.Option(help="The stage to show. (default: the last one that was trained)")] = "",
     step: Annotated[int | None, typer.Option(help="Show the groups of this step (counted from 0).")] = None,

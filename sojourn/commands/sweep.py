@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +17,7 @@ from sojourn.terminal.clean import one_line
 
 if TYPE_CHECKING:
     from sojourn.sweep import PlannedRun
+    from sojourn.train.recipe import Recipe
 
 
 def sweep(
@@ -41,8 +42,8 @@ def sweep(
     if out is None:
         raise ConfigError("--out is missing: name the folder of the sweep, such as --out sweeps/lr")
     runs = sweeps.plan(vary or (), _seeds(seeds), overrides or ())
-    for run in runs:
-        _check_same(recipe, run, out / run.name)
+    configs = [_config(recipe, run, out / run.name) for run in runs]
+    runs = sweeps.recognise(runs, configs, out)
     out.mkdir(parents=True, exist_ok=True)
     failed = _train_all(recipe, runs, out, jobs)
     found = sweeps.results(out, runs)
@@ -50,11 +51,18 @@ def sweep(
     (out / "table.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
     if any(found.values()):
-        sweeps.draw(found, out / "curve.png")
+        recipe_of = load(recipe, list(runs[0].overrides)).recipe
+        sweeps.draw(found, out / "curve.png", recipe_of.name, _stage_starts(recipe_of))
         print(f"the picture is {out / 'curve.png'}, the table {out / 'table.md'}; every run is a folder of {out}")
     if failed:
         print(f"{failed} of {len(runs)} runs failed; called again, the sweep tries them again", file=sys.stderr)
         raise typer.Exit(1)
+
+
+def _stage_starts(recipe: Recipe) -> dict[str, int]:
+    """Returns the step of the run at which each stage begins."""
+    steps = [stage.steps for stage in recipe.stages]
+    return {stage.name: sum(steps[:number]) for number, stage in enumerate(recipe.stages)}
 
 
 def _seeds(text: str) -> list[int]:
@@ -64,8 +72,9 @@ def _seeds(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _check_same(recipe: Path, run: PlannedRun, folder: Path) -> None:
-    """Refuses, before anything trains, what cannot be resolved, and a folder with the run of another recipe."""
+def _config(recipe: Path, run: PlannedRun, folder: Path) -> dict[str, Any]:
+    """Returns the complete config of a run. Refuses, before anything trains, what cannot be resolved, and a folder with
+    the run of another recipe."""
     from sojourn.record.run import RunFolder
     from sojourn.secrets import masked_table
 
@@ -74,17 +83,23 @@ def _check_same(recipe: Path, run: PlannedRun, folder: Path) -> None:
         raise ConfigError(
             f"{folder} is the run of another recipe, or of other values: give the sweep another --out, or move it away"
         )
+    return table
 
 
 def _train_all(recipe: Path, runs: Sequence[PlannedRun], out: Path, jobs: int) -> int:
     """Trains all runs that are not finished, and returns how many failed."""
     failed = 0
+    for run in runs:
+        if run.same_as:
+            print(one_line(f"{run.name}: has the config of {run.same_as}, and is not trained again", 500), flush=True)
+    runs = list({run.folder: run for run in reversed(runs)}.values())[::-1]
     pool = ThreadPoolExecutor(jobs)
     try:
-        waiting = {pool.submit(_train, recipe, run, out / run.name): run for run in runs}
-        for done in as_completed(waiting):
+        waiting = {pool.submit(_train, recipe, run, out / run.folder): run for run in runs}
+        for number, done in enumerate(as_completed(waiting), 1):
             failed += bool(done.result())
-            print(one_line(f"{waiting[done].name}: {done.result() or 'finished'}", 500), flush=True)
+            state = f"{done.result() or 'finished'} ({number} of {len(runs)})"
+            print(one_line(f"{waiting[done].name}: {state}", 500), flush=True)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)  # what is interrupted goes on when the sweep is called again
     return failed
@@ -97,8 +112,9 @@ def _train(recipe: Path, run: PlannedRun, folder: Path) -> str:
     begun = (folder / "config.toml").is_file()
     if begun and sweeps.finished(folder):
         return ""
-    words = ["--resume", str(folder)] if begun else [str(recipe), *run.overrides, "--out", str(folder)]
     log = folder.with_name(f"{folder.name}.log")
+    print(one_line(f"{run.name}: {'goes on' if begun else 'trains'}; what it prints is in {log}", 500), flush=True)
+    words = ["--resume", str(folder)] if begun else [str(recipe), *run.overrides, "--out", str(folder)]
     with log.open("ab") as file:
         done = subprocess.run([sys.executable, "-m", "sojourn", "train", *words], stdout=file, stderr=subprocess.STDOUT)
     if done.returncode == 0:

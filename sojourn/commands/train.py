@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
-from sojourn import event_loop
 from sojourn.commands.arguments import Overrides, load, print_risks, print_slowdowns, print_unverified
+from sojourn.commands.failures import print_failed_episode
 from sojourn.errors import ConfigError
 from sojourn.secrets import masked_value
 from sojourn.terminal.output import CleanConsole
 
 if TYPE_CHECKING:
+    from sojourn.protocols import Renderer
     from sojourn.record.run import RunFolder
     from sojourn.train.recipe import Recipe
     from sojourn.train.resolve import Resolved
@@ -47,6 +49,13 @@ def train(
     ] = None,
 ) -> None:
     """Train a model as a recipe says, and evaluate it before, between and after the stages of training."""
+    from sojourn import event_loop
+
+    if resume and not (recipe / "config.toml").is_file():
+        raise ConfigError(
+            f"--resume {recipe}: this is not a run folder, as it holds no config.toml: expected the folder of a run, "
+            "such as runs/toy (`sojourn runs` lists them)"
+        )
     resolved = load(recipe, overrides)
     before = load(recipe, None) if resume and overrides else resolved
     if dry and (resume or out):
@@ -100,13 +109,14 @@ async def train_in(resolved: Resolved, folder: RunFolder, resume: bool, progress
     from sojourn.display import Display
     from sojourn.errors import MissingExtraError, RecordError, cause
     from sojourn.plot import curve
-    from sojourn.record.diagnosis import findings
+    from sojourn.record.episodes.index import has_records
     from sojourn.record.run_status import FAILURE
     from sojourn.train.run import run_recipe
 
     recipe, console = resolved.recipe, CleanConsole(quiet=not progress)
     (folder.path / FAILURE).unlink(missing_ok=True)
-    print_slowdowns(recipe)
+    if progress:
+        print_slowdowns(recipe)
     console.print(f"run folder: {folder.path}", soft_wrap=True)
     if resume and {stage.name for stage in recipe.stages} <= {e["name"] for e in folder.evaluations()}:
         console.print("it is finished: nothing is left to train")
@@ -114,15 +124,14 @@ async def train_in(resolved: Resolved, folder: RunFolder, resume: bool, progress
         with Display(recipe.name, console=console) as display:
             await run_recipe(recipe, folder, display, resume=resume)
     except BaseException as error:
-        if not resume and not folder.evaluations() and not folder.has_episodes:
+        if not resume and not folder.evaluations() and not has_records(folder.path / "tokens"):
             folder.discard()  # it failed before anything was measured: nothing half-written stays behind
         elif isinstance(error, Exception):
             with contextlib.suppress(RecordError):  # what stopped the run is what is to be told
                 folder.write_json(FAILURE, {"cause": cause(error)})
-                _print_failed_episode(folder, console)
+                print_failed_episode(folder.path, console)
         raise
-    for finding in findings(folder.path)[:1]:
-        console.print(f"diagnosis: {finding}", style="yellow", soft_wrap=True, markup=False)
+    _print_diagnosis(folder, console)
     try:
         curve([folder.path], folder.path / "curve.png")
         console.print(f"the curve is {folder.path / 'curve.png'}; all episodes are in {folder.path}", soft_wrap=True)
@@ -131,42 +140,51 @@ async def train_in(resolved: Resolved, folder: RunFolder, resume: bool, progress
     console.print(f"to look at it: sojourn show {folder.path}", soft_wrap=True)
 
 
-def _print_failed_episode(folder: RunFolder, console: CleanConsole) -> None:
-    """Prints how to look at the last episode that failed, and how to play its task again."""
+def _print_diagnosis(folder: RunFolder, console: CleanConsole) -> None:
+    """Prints why the run learns nothing, where its record says so."""
+    from sojourn.record import metrics
+    from sojourn.record.diagnosis import findings
     from sojourn.record.episodes.store import EpisodeStore
-    from sojourn.terminal.episode import play_again
 
     with EpisodeStore(folder.path) as store:
-        for row in store.query(failed=True, newest=True, limit=1):
-            console.print(f"to see where it failed: sojourn show {folder.path} {row.id}", soft_wrap=True)
-            again = play_again(folder.path, store.read(row).episode.task)
-            console.print(f"to play that task again: {again}", soft_wrap=True)
+        found = findings(store, metrics.read(folder.path / "metrics.jsonl"))
+    for finding in found[:1]:
+        console.print(f"diagnosis: {finding}", style="yellow", soft_wrap=True, markup=False)
 
 
 def _dry(resolved: Resolved) -> None:
     """Prints each value of the resolved recipe with its origin, and checks that everything can be built."""
+    from sojourn import event_loop
     from sojourn.config.toml import leaves
 
     console = CleanConsole()
     for path, value in leaves(resolved.table, ""):
         origin = Text(resolved.origins.get(path, "default"), "dim")
         console.print(f"{path} = {masked_value(path, value)!r}", origin, soft_wrap=True)
-    check_buildable(resolved.recipe)
+    renderer = check_buildable(resolved.recipe)
     print_slowdowns(resolved.recipe)
-    event_loop.run(_enter(resolved.recipe))
+    for kind, tokens in event_loop.run(_enter(resolved.recipe, renderer)).items():
+        console.print(f"the first prompt of {kind}: {tokens:,} tokens", soft_wrap=True, markup=False)
+    for sentence in _tasks_of_stages(resolved.recipe):
+        console.print(sentence, soft_wrap=True, markup=False)
     console.print(f"{resolved.recipe.name}: everything can be built")
 
 
-def check_buildable(recipe: Recipe) -> None:
+def check_buildable(recipe: Recipe) -> Renderer | None:
     """Refuses a model, weights or packages that do not exist, a renderer that does not fit the model, and a split
-    without tasks; says once which chat format is used where that is no matter of course."""
-    from sojourn.abilities import BindsRenderer, HasNote
+    without tasks; says once which chat format is used where that is no matter of course. Returns the renderer, None
+    where the model is not on this machine yet."""
+    from sojourn.abilities import BindsRenderer, ChecksWeights, HasNote
     from sojourn.record.metrics import NeedsPackages
     from sojourn.tasks.listed import listed
+    from sojourn.train.named_models import check_models_open
     from sojourn.train.weights import found_weights
 
-    found_weights(recipe)
+    found = found_weights(recipe)
     recipe.backend.check(recipe.model, recipe.critic)
+    if found is not None and isinstance(recipe.backend, ChecksWeights):
+        recipe.backend.check_weights(recipe.model, found.weights)
+    check_models_open(recipe)
     for sink in recipe.record.sinks:
         if isinstance(sink, NeedsPackages):
             sink.require_packages()
@@ -177,12 +195,34 @@ def check_buildable(recipe: Recipe) -> None:
     for split in dict.fromkeys((recipe.curriculum.split, recipe.evaluation.split)):
         if not len(listed(recipe.env, split)):
             raise ConfigError(f"the split '{split}' of the world has no tasks: give it some")
+    return bound
 
 
-async def _enter(recipe: Recipe) -> None:
-    """Opens the world, as training would, and checks that it provides what the stages need of it."""
+def _tasks_of_stages(recipe: Recipe) -> Iterator[str]:
+    """Says of each stage that draws tasks how many it takes, and how often each is played or demonstrated."""
+    from sojourn.sources.experts import Experts
+    from sojourn.tasks.listed import listed
+
+    split = recipe.curriculum.split
+    count = len(listed(recipe.env, split))
+    for stage in recipe.stages:
+        if not (taken := stage.groups.tasks(stage.steps)):
+            continue
+        drawn = stage.groups.width * stage.steps if isinstance(stage.groups, Experts) else taken
+        distinct = min(taken, count)
+        what = "demonstrations" if isinstance(stage.groups, Experts) else "groups"
+        often = f", {drawn / distinct:.3g} of each" if drawn > distinct else ""
+        yield f"stage '{stage.name}': {drawn:,} {what} of {distinct:,} of the {count:,} tasks of '{split}'{often}"
+
+
+async def _enter(recipe: Recipe, renderer: Renderer | None) -> Mapping[str, int]:
+    """Opens the world, as training would, and checks that it provides what the stages need of it; returns the length
+    of its first prompts in tokens."""
+    from sojourn.abilities import HasMaxContext
     from sojourn.rollout.world import open_world
+    from sojourn.sources.agent_trial import ROOM
     from sojourn.train.group_checks import check_groups
 
+    max_context = recipe.backend.max_context if isinstance(recipe.backend, HasMaxContext) else ROOM
     async with open_world(recipe.env):
-        await check_groups(recipe)
+        return await check_groups(recipe, renderer, max_context)

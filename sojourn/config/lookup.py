@@ -43,6 +43,11 @@ def names(kind: str) -> list[str]:
     return [*ours, *registered]
 
 
+def is_registered(kind: str, name: str) -> bool:
+    """Returns whether a kind has a component of this name."""
+    return name in COMPONENTS[kind] or name in plugins.plugins().get(kind, {})
+
+
 def find(kind: str, name: str) -> Any:
     """Returns the class behind a registered name, or behind the "module:Class" of the user's own, or an object that was
     passed."""

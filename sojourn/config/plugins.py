@@ -41,13 +41,17 @@ def plugins() -> Mapping[str, Mapping[str, tuple[Plugin, ...]]]:
     for distribution in metadata.distributions():
         if f"[{GROUP}" in (distribution.read_text("entry_points.txt") or ""):
             owners.setdefault(distribution.name, distribution)  # the first on the path is what is imported
-    points = [(point, owner) for owner in owners.values() for point in owner.entry_points]
+    found: list[tuple[str, Plugin]] = []  # with the group
+    for owner, distribution in owners.items():
+        version = distribution.version  # which parses the distribution's metadata
+        for point in distribution.entry_points:
+            if point.group.startswith(GROUP):
+                target = point.value.partition("[")[0].strip()
+                found.append((point.group, Plugin(point.name, target, owner, version)))
     registered: dict[str, dict[str, tuple[Plugin, ...]]] = {}
-    for point, owner in sorted(points, key=lambda pair: (pair[0].name, pair[1].name)):
-        if point.group.startswith(GROUP):
-            names = registered.setdefault(point.group.removeprefix(GROUP), {})
-            plugin = Plugin(point.name, point.value.partition("[")[0].strip(), owner.name, owner.version)
-            names[point.name] = (*names.get(point.name, ()), plugin)
+    for group, plugin in sorted(found, key=lambda pair: (pair[1].name, pair[1].distribution)):
+        names = registered.setdefault(group.removeprefix(GROUP), {})
+        names[plugin.name] = (*names.get(plugin.name, ()), plugin)
     return registered
 
 

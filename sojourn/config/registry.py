@@ -19,7 +19,7 @@ from sojourn.config.fields import Kind, Range, Text, type_in_words
 from sojourn.config.lookup import find, import_object, names, nearest, registered_name, user_code
 from sojourn.config.old_keys import ANY, REMOVED, TOP, new_key
 from sojourn.config.passed import PREFIX
-from sojourn.errors import ConfigError
+from sojourn.errors import ConfigError, UnknownKeyError
 from sojourn.secrets import masked_value
 
 LARGEST = 3e38  # a number beyond it soon becomes infinite in computations of 32 bits
@@ -36,6 +36,8 @@ class Built(NamedTuple):
 def build(kind: str, table: Mapping[str, Any], where: str = "") -> Built:
     """Returns the component of a kind that a table `{name = ..., fields}` describes."""
     where = where or kind
+    if isinstance(table, str):
+        raise ConfigError(f"{where} = {shown(table)}: expected a table: write {{name = {shown(table)}}}")
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where} = {shown(table)}: expected a table with a 'name', such as {{name = '...'}}")
     if "name" not in table:
@@ -91,13 +93,17 @@ def construct(cls: Any, table: Mapping[str, Any], where: str, kind: str = "", na
     """Makes a dataclass from a table, and fills the defaults into the table. `kind` and `name` are those of
     `config.old_keys`; by default, the kind is the last key of the path `where`."""
     if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
-        raise ConfigError(f"{where}: {cls!r} is not a dataclass, so it cannot take a config")
+        what = getattr(cls, "__qualname__", shown(cls))
+        raise ConfigError(
+            f"{where}: {what} is no dataclass, whose fields would be its keys: write @dataclass(frozen=True) above the "
+            "class, or, in Python, give an object in place of the class"
+        )
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init and not f.name.startswith("_")}
     prefix = f"{where}." if where else ""
     kind = kind or next((key for key in reversed(where.split(".")) if not key.isdigit()), "")
-    for key in table:
-        if key not in fields:
-            raise unknown_key(key, fields, prefix, kind, name)
+    if unknown := [key for key in table if key not in fields]:
+        message = str(unknown_key(unknown[0], fields, prefix, kind, name))
+        raise UnknownKeyError(message, where, unknown)
     hints = _hints(cls, where)
     values, complete = {}, {}
     for key, f in fields.items():

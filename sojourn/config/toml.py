@@ -16,7 +16,7 @@ from sojourn.config.fields import PATH, Text
 from sojourn.config.lookup import nearest
 from sojourn.config.old_keys import upgraded
 from sojourn.config.registry import convert, shown
-from sojourn.errors import ConfigError
+from sojourn.errors import ConfigError, UnknownKeyError
 from sojourn.files import read_text
 from sojourn.secrets import MASK, looks_secret, masked_table, masked_value
 
@@ -41,6 +41,7 @@ class Tables:
     data: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
     _files: list[str] = field(default_factory=list)  # those that were merged, oldest first
+    _renamed: dict[str, Any] = field(default_factory=dict)  # the components that overrides gave another name
     _overridden: set[str] = field(default_factory=set)  # leaves that overrides gave; a stage is named by its number
 
     def merge(self, other: Mapping[str, Any], origin: str) -> None:
@@ -52,6 +53,9 @@ class Tables:
         for key, value in other.items():
             path = f"{where}{key}"
             old = into.get(key)
+            if isinstance(value, Mapping) and isinstance(old, list):
+                self._merge_items(old, value, path, origin)
+                continue
             if (
                 isinstance(value, Mapping)
                 and isinstance(old, dict)
@@ -66,6 +70,19 @@ class Tables:
             for leaf, item in leaves(value, path):
                 refuse_secret(leaf, item)
                 self.origins[leaf] = origin
+
+    def _merge_items(self, old: list[Any], items: Mapping[str, Any], path: str, origin: str) -> None:
+        """Lays tables over items of an array of the parent, by their names or numbers: `stages.rl.optim.lr = 1e-5`."""
+        for key, item in items.items():
+            number = _index(old, key, f"{origin}: {path}.{key}")
+            if not isinstance(item, Mapping):
+                raise ConfigError(
+                    f"{origin}: {path}.{key} = {shown(item)}: expected a table of its keys, such as "
+                    f"{path}.{key}.steps = 20"
+                )
+            one = {str(number): old[number]}
+            self._merge(one, {str(number): item}, f"{path}.", origin)
+            old[number] = one[str(number)]
 
     def override(self, text: str) -> None:
         """Applies `a.b.c=value`; the value is read as TOML, else as plain text."""
@@ -82,6 +99,8 @@ class Tables:
         for leaf, item in leaves(value, path):
             refuse_secret(leaf, item)
         self._refuse_repeated(path, resolved_path, value)
+        if keys[-1] == "name" and isinstance(container, dict) and container.get("name", value) != value:
+            self._renamed[path.rpartition(".")[0]] = container["name"]
         container[keys[-1]] = value
         for stale in [p for p in self.origins if p == resolved_path or p.startswith(f"{resolved_path}.")]:
             del self.origins[stale]
@@ -100,6 +119,18 @@ class Tables:
     def _precedence(self, origin: str) -> float:
         return COMMAND_LINE if origin == OVERRIDE else self._files.index(origin) if origin in self._files else -1
 
+    def explained(self, error: UnknownKeyError) -> ConfigError:
+        """Returns the error with its cause, where an override named another component and left the old one's keys."""
+        for path, old in self._renamed.items():
+            if error.table == path or error.table.endswith(f".{path}"):
+                container, keys = self._find(f"{path}.name")
+                new = container[keys[-1]]
+                return ConfigError(
+                    f"{path}.name = {shown(new)} ({OVERRIDE}) keeps the other keys of {old}, of which {new} has no "
+                    f"{', '.join(error.keys)}: {path} = {{name = {shown(new)}}} leaves them all out"
+                )
+        return error
+
     def _find(self, path: str) -> _Location:
         """Follows a dotted path, and makes the tables on the way that are missing."""
         keys, location = path.split("."), []
@@ -112,7 +143,7 @@ class Tables:
                 raise ConfigError(
                     f"override '{where}': it is the value {shown(masked_value(where, here))}, not a table"
                 )
-            location.append(_index(here, key, path) if isinstance(here, list) else key)
+            location.append(_index(here, key, f"override '{path}'") if isinstance(here, list) else key)
         return _Location(here, location)
 
     def _refuse_repeated(self, path: str, resolved_path: str, value: Any) -> None:
@@ -140,12 +171,12 @@ def _malformed(text: str) -> ConfigError:
     return ConfigError(f"override '{text}': expected key=value, such as stages.rl.optim.lr=3e-6")
 
 
-def _index(items: list[Any], key: str, path: str) -> int:
-    """Returns the index of the item that the key names, by its number or by its name."""
+def _index(items: list[Any], key: str, where: str) -> int:
+    """Returns the index of the item that the key names, by its number or by its name; `where` begins the error."""
     numbers = {str(item["name"]): n for n, item in enumerate(items) if isinstance(item, dict) and "name" in item}
     numbers |= {str(number): number for number in range(len(items))}
     if key not in numbers:
-        raise ConfigError(f"override '{path}': no '{key}' in the array; {nearest(key, numbers)}")
+        raise ConfigError(f"{where}: no '{key}' in the array; {nearest(key, numbers)}")
     return numbers[key]
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
+from sojourn.config.fields import Range
 from sojourn.types import Credit, Group, Score, Streams
 
 
@@ -13,10 +15,11 @@ class Constant:
     """Advantage `value` for every token of the trajectories whose return is above `threshold`, and 0 for the others.
 
     Without a threshold every token gets `value`. With the loss `nll` this is behaviour cloning; with a threshold,
-    filtered behaviour cloning, which imitates successful trajectories only.
+    filtered behaviour cloning, which imitates successful trajectories only. A negative value is refused, as what is
+    made less likely without a bound is not imitation; losses of preferences do that with a bound.
     """
 
-    value: float = 1.0
+    value: Annotated[float, Range(0)] = 1.0
     threshold: float | None = None
 
     needs = frozenset[str]()

@@ -28,7 +28,7 @@ class GRPO(GroupEstimator):
     All tokens of a trajectory get this one advantage. `scale_by_std = false` leaves out the division, which is the
     advantage of Dr. GRPO (Liu et al. 2025, arXiv:2503.20783, section 3.2). The standard deviation is the population's
     (ddof = 0), `epsilon` is added to it, and equal returns get zero credit. The estimator assumes that the episodes of
-    a group differ only by sampling; where several seats are trained, each trajectory is compared with its own seat's.
+    a group differ only by sampling; where several seats are trained, each is compared with those of its seat.
     """
 
     scale_by_std: bool = True

@@ -1,6 +1,6 @@
 """What group-relative estimators share: comparison within labels, and credit from advantages of trajectories.
 
-Axis letters: G trajectories of a group, N values of any kind.
+Axis letters: G trajectories of a group, K values of any kind.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sojourn.types import Credit, Group, Score, Streams
 
 Values = NDArray[np.float64]
-Normalise = Callable[[Values], Values]  # computes the advantages (N,) of comparable values (N,)
+Normalise = Callable[[Values], Values]  # computes the advantages (K,) of comparable values (K,)
 
 
 class GroupEstimator:
@@ -42,12 +42,12 @@ def seats(group: Group) -> list[str]:
 
 
 def per_label(labels: Iterable[Hashable], values: Values, normalise: Normalise) -> Values:
-    """Applies `normalise` to each label's values separately and returns the results in the original order: (N,)."""
-    places: dict[Hashable, list[int]] = {}
-    for place, label in enumerate(labels):
-        places.setdefault(label, []).append(place)
+    """Applies `normalise` to each label's values separately and returns the results in the original order: (K,)."""
+    indices_of: dict[Hashable, list[int]] = {}
+    for index, label in enumerate(labels):
+        indices_of.setdefault(label, []).append(index)
     out = np.zeros(len(values), dtype=np.float64)
-    for indices in places.values():
+    for indices in indices_of.values():
         out[indices] = normalise(values[indices])
     return out
 

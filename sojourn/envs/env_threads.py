@@ -201,11 +201,6 @@ def _ignore_error(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
-def offered_calls(play: object) -> frozenset[str]:
-    """Returns the names of the optional calls that a play, or a class of plays, has."""
-    return frozenset(name for name, ability in PLAY_ABILITIES.items() if isinstance(play, ability))
-
-
 async def _awaited(call: Callable[[], Any]) -> Any:
     result = call()
     return await result if inspect.isawaitable(result) else result

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any
 
-from sojourn.abilities import Closes, Opens
+from sojourn.abilities import Bounds, Closes, MakesTasks, Opens
 from sojourn.config.fields import Kind
 from sojourn.errors import ConfigError
 from sojourn.protocols import Env, EnvFamily
@@ -30,10 +30,14 @@ class Mixed:
     Every task keeps the name of its own world, so success is reported by world. The training split lasts as long as the
     world with most tasks has new ones, and repeats the tasks of worlds with fewer. The test split has as many whole
     rounds as every world has tasks for. Each world keeps its own `capacity`.
+
+    With `levels` the worlds are levels of difficulty, in their order: every task gets the tag of its own, "level-0",
+    "level-1" ..., and several may be the same world with other settings.
     """
 
     worlds: Annotated[tuple[EnvFamily, ...], Kind("env")]
     shares: tuple[int, ...] = ()
+    levels: bool = False
     _opened: _Opened = field(default_factory=_Opened, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -48,11 +52,22 @@ class Mixed:
     @cached_property
     def _by_name(self) -> dict[str, Any]:
         by_name: dict[str, Any] = {}
-        for world in self.worlds:
-            name = _first(world).env
+        ids: set[str] = set()
+        for level, world in enumerate(self.worlds):
+            first = _first(world)
+            name = f"level-{level}" if self.levels else first.env
             if name in by_name:
-                raise ConfigError(f"mixed: two of its worlds are called '{name}', so their tasks cannot be told apart")
+                raise ConfigError(
+                    f"mixed: two of its worlds are called '{name}', so their tasks cannot be told apart: give them "
+                    "other tasks, and set levels = true"
+                )
+            if first.id in ids:
+                raise ConfigError(
+                    f"mixed: {name} has a task of another level, so what is learned of one would count for both: give "
+                    "each level a setting that is in the data of its tasks"
+                )
             by_name[name] = world
+            ids.add(first.id)
         return by_name
 
     @cached_property
@@ -75,17 +90,32 @@ class Mixed:
         def make(index: int) -> Task:
             number, place = divmod(index, len(self._round))
             which, k = self._round[place]
-            return listed[which][(number * shares[which] + k) % len(listed[which])]
+            task = listed[which][(number * shares[which] + k) % len(listed[which])]
+            return replace(task, tags=(*task.tags, f"level-{which}")) if self.levels else task
 
         return Generated(make, whole * len(self._round))
 
     def world_of(self, task: Task) -> Any:
         """Returns the world that a task belongs to."""
-        if task.env not in self._by_name:
-            raise ConfigError(
-                f"mixed: task {task.id} is of '{task.env}', but the worlds are {', '.join(self._by_name)}"
-            )
-        return self._by_name[task.env]
+        names = task.tags[::-1] if self.levels else (task.env,)
+        name = next((name for name in names if name in self._by_name), None)
+        if name is None:
+            kind, known = "levels" if self.levels else "worlds", ", ".join(self._by_name)
+            raise ConfigError(f"mixed: task {task.id} is of '{', '.join(names)}', but the {kind} are {known}")
+        return self._by_name[name]
+
+    def bounds(self, like: Task) -> Mapping[str, Bounds]:
+        world = self.world_of(like)
+        return world.bounds(like) if isinstance(world, MakesTasks) else {}
+
+    def make_task(self, like: Task, data: Mapping[str, Any], seed: int) -> Task | None:
+        """Returns the task that the world of `like` makes; with `levels` it is one of the same level."""
+        world = self.world_of(like)
+        task = world.make_task(like, data, seed) if isinstance(world, MakesTasks) else None
+        if task is None or not self.levels:
+            return task
+        level = next(tag for tag in like.tags[::-1] if tag in self._by_name)
+        return replace(task, tags=(*task.tags, level))
 
     def make(self, task: Task) -> Env:
         return self.world_of(task).make(task)

@@ -1,4 +1,4 @@
-"""What a plain class may have besides its tools and `reward`: small protocols, which `isinstance` asks for.
+"""What a plain class may have besides its tools and `reward`: small protocols, which `offers` asks for.
 
 They hold for the class as well as for its objects; `sojourn/envs/tools.py` says what each member means. The expert and
 the state key are those of any play: `HasExpert` and `HasStateKey`. Any method may also be a coroutine function.
@@ -6,6 +6,7 @@ the state key are those of any play: `HasExpert` and `HasStateKey`. Any method m
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Protocol, runtime_checkable
 
 
@@ -44,3 +45,16 @@ class ReleasesResources(Protocol):
     """An object that holds resources until it is closed, and so cannot be copied."""
 
     def close(self) -> Any: ...
+
+
+def offers(owner: object, role: type) -> bool:
+    """Returns whether a class, or an object, has the members of a role itself. Unlike `isinstance`, which asks
+    `__getattr__` until Python 3.11 and no longer from 3.12 on, it never counts members that `__getattr__` makes up."""
+    members = [name for name in vars(role) if not name.startswith("_")]
+    return all(inspect.getattr_static(owner, name, None) is not None for name in members)
+
+
+def has_coroutines(plain: type) -> bool:
+    """Returns whether a class has a coroutine function, so that its objects belong to an event loop."""
+    members = (inspect.getattr_static(plain, name, None) for name in dir(plain))
+    return any(inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member) for member in members)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from sojourn.abilities import Forkable, HasStateKey, blobs_of, has_expert
+from sojourn.abilities import Forkable, HasNativeActions, HasStateKey, blobs_of, has_expert
 from sojourn.errors import ActionError, InfrastructureError
 from sojourn.protocols import Env, EnvFamily
 from sojourn.types import Message, Observation, Step, Task
@@ -49,6 +49,7 @@ class ReplayForkable:
             self.state_key = env.state_key
         if has_expert(env):
             self.expert = env.expert
+        self._offer_native_actions()
 
     @property
     def blobs(self) -> Mapping[str, bytes]:
@@ -58,6 +59,7 @@ class ReplayForkable:
     async def start(self) -> Observation:
         self.in_known_state = False
         self.first_observation = await self.env.start()
+        self._offer_native_actions()  # some worlds know only now how agents are to act
         self.in_known_state = True
         return self.first_observation
 
@@ -74,6 +76,10 @@ class ReplayForkable:
 
     async def close(self) -> None:
         await self.env.close()
+
+    def _offer_native_actions(self) -> None:
+        if isinstance(self.env, HasNativeActions):
+            self.native_action = self.env.native_action
 
     async def fork(self) -> ReplayForkable:
         """Returns another play in the same state. Raises `InfrastructureError` where the replay differs from this

@@ -13,11 +13,17 @@ The agent writes one call as in Python, `add(x=1, y=2)` or `add(1, 2)`, with lit
 tool calls. A tool refuses a call by raising ValueError, with the object unchanged; where earlier calls of the same turn
 worked, the turn's info has `error` 1.
 
-Optional members are found by name: `success()`, asked at the end (without it, a reward above 0 is a success); `tasks`,
-a sequence of keyword arguments (every fifth is a test task), a mapping from "train" and "test" to such sequences, or a
-static method that returns the sequence of a split; `expert()`, the next call as text; `choices()`, all calls that are
-possible now; `state_key()`; `close()`. A class without `close` holds no resources, so it is forked by deep copy.
-Any method may be a coroutine, except `state_key`. Static methods, class methods and names with `_` are not tools.
+Optional members are found by name, on the object or its class: `success()`, asked at the end (without it, a reward
+above 0 is a success); `tasks`, a sequence of keyword arguments (every fifth is a test task), a mapping from "train" and
+"test" to such sequences, or a static method that returns the sequence of a split (`tags` of a task, where the class
+has no such argument, are those by which evaluations report); `expert()`, the next call as text;
+`choices()`, all calls that are possible now; `state_key()`; `close()`. A class without `close` holds no resources, so
+it is forked by deep copy. Any method may be a coroutine, except `state_key`. Static methods, class methods, names with
+`_`, and what `__getattr__` would return are not found.
+
+A play of a class without coroutines is made, and lives, in a thread of its own. So a tool that takes long holds up
+neither other plays nor the engine, and one that takes longer than `rollout.limits.stall_s` ends its turn. The objects
+of a class with a coroutine live in the event loop, which their other methods block.
 """
 
 from __future__ import annotations
@@ -28,17 +34,27 @@ import json
 import sys
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
-from sojourn.abilities import HasExpert, HasStateKey
+from sojourn.abilities import HasExpert, HasStateKey, has_expert
+from sojourn.call_text import answer
 from sojourn.config.fields import Range
-from sojourn.config.lookup import import_object
+from sojourn.config.lookup import import_object, nearest
 from sojourn.config.registry import is_plain
 from sojourn.envs.calls import Method, as_text, method_of, parse_call, settled, short
-from sojourn.envs.plain_class import DeclaresTasks, HasGoal, JudgesSuccess, ListsChoices, ReleasesResources
+from sojourn.envs.plain_class import (
+    DeclaresTasks,
+    HasGoal,
+    JudgesSuccess,
+    ListsChoices,
+    ReleasesResources,
+    has_coroutines,
+    offers,
+)
+from sojourn.envs.play_thread import PlayThread
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.protocols import EnvFamily
 from sojourn.tasks import Generated
@@ -46,6 +62,7 @@ from sojourn.tasks.splits import first_seed, make_tasks_from_data
 from sojourn.types import Message, Observation, Role, Step, Task, ToolCall
 
 RESERVED = frozenset({"tasks", "goal", "reward", "success", "expert", "choices", "state_key", "close"})
+OWN_FIELDS = ("form", "train", "test")  # of the family; all other keys of a plain class are its arguments
 MAX_REWARD = 1e30  # beyond it, what is computed from rewards overflows in fp32
 
 
@@ -73,9 +90,8 @@ class Tools:
         if self.form not in ("both", "text", "native"):
             raise ConfigError(f'{self.name}: form = {self.form!r}, but it must be "both", "text" or "native"')
         if unknown := [key for key in self.arguments if key not in self.parameters]:
-            raise ConfigError(
-                f"{self.name} takes no argument {unknown[0]!r}: it takes {', '.join(self.parameters) or 'none'}"
-            )
+            known = {*self.parameters, *OWN_FIELDS}
+            raise ConfigError(f"{self.name} takes no argument {unknown[0]!r}: {nearest(unknown[0], known)}")
 
     @cached_property
     def plain(self) -> type:
@@ -108,30 +124,47 @@ class Tools:
             inspect.signature(self.plain).bind(**arguments)
         except TypeError as error:
             raise ConfigError(f"{self.name} cannot be made from the task {arguments}: {error}") from None
-        return ToolsEnv(self.interface, self.plain(**arguments))
+        if has_coroutines(self.plain):
+            return ToolsEnv(self.interface, self.plain(**arguments))
+        thread = PlayThread(f"a play of {self.name}")
+        return ToolsEnv(self.interface, thread.now(self.plain, **arguments), thread)
 
     def _listed(self, split: str) -> Sequence[Any] | None:
         """Returns the tasks that the class lists for a split, or None where a task is only a seed."""
-        declared: Any = self.plain.tasks if isinstance(self.plain, DeclaresTasks) else None
+        declared: Any = self.plain.tasks if offers(self.plain, DeclaresTasks) else None
         if declared is None and "seed" not in self.parameters:
             raise ConfigError(f"{self.name} has no tasks: list keyword arguments in `tasks`, or take a `seed: int`")
         if callable(declared):
             declared = declared(split)
-            return declared if isinstance(declared, Sequence) else tuple(typing.cast(Any, declared))
+            listed = declared if isinstance(declared, Sequence) else tuple(typing.cast(Any, declared))
+            return self._no_path(listed)
         if isinstance(declared, Mapping):
-            return declared.get(split, ())
+            return self._no_path(declared.get(split, ()))
         if declared is None:
             return None
+        self._no_path(declared)
         return [item for index, item in enumerate(declared) if (index % 5 == 4) == (split == "test")]
+
+    def _no_path(self, listed: Any) -> Sequence[Any]:
+        if isinstance(listed, str):
+            raise ConfigError(
+                f"{self.name}: tasks: {listed!r:.100} is a text, not a list of tasks: read the file, such as "
+                "[json.loads(line) for line in open(path)]"
+            )
+        return listed
 
     def _task(self, item: Any, seed: int, split: str) -> Task:
         if not isinstance(item, Mapping):
             raise ConfigError(f"{self.name}: the task {item!r} must be keyword arguments, such as {{'size': 3}}")
+        given = dict(item)
+        tags = given.pop("tags", ()) if "tags" not in self.parameters else ()
+        if not isinstance(tags, list | tuple) or not all(isinstance(tag, str) for tag in tags):
+            raise ConfigError(f"{self.name}: tags = {tags!r:.100}: expected a list of texts, such as ['easy']")
         try:
-            data = json.loads(json.dumps({**self.arguments, **item}))
+            data = json.loads(json.dumps({**self.arguments, **given}))
         except (TypeError, ValueError) as error:
             raise ConfigError(f"{self.name}: the task {item!r} must be made of JSON values ({error})") from None
-        return Task(self.name, data, int(item.get("seed", seed)), split)
+        return Task(self.name, data, int(item.get("seed", seed)), split, tuple(tags))
 
 
 @dataclass(frozen=True)
@@ -171,24 +204,28 @@ class Interface:
 
 
 class ToolsEnv:
-    """One play of a plain object; the module's docstring says which members the object may have."""
+    """One play of a plain object; the module's docstring says which members the object may have.
 
-    def __init__(self, interface: Interface, game: Any) -> None:
+    Its methods run in `thread`, or, without one, in the event loop.
+    """
+
+    def __init__(self, interface: Interface, game: Any, thread: PlayThread | None = None) -> None:
         self.interface = interface
         self.game = game
+        self.thread = thread
         self.over = self.closed = False
-        if isinstance(game, HasExpert):
-            self.expert = game.expert
-        if isinstance(game, HasStateKey):
-            self.state_key = game.state_key
-        if not isinstance(game, ReleasesResources):
+        if offers(game, HasStateKey):
+            self.state_key = game.state_key if thread is None else self._state_key
+        if not offers(game, ReleasesResources):
             self.fork = self._fork
         if interface.form == "native":
             self.native_action = interface.native_action
+        if offers(game, HasExpert) and has_expert(game):
+            self.expert = game.expert if thread is None else self._expert
 
     async def start(self) -> Observation:
-        goal = self.game.goal if isinstance(self.game, HasGoal) else "Begin."
-        text = await settled(goal()) if callable(goal) else goal
+        goal = self.game.goal if offers(self.game, HasGoal) else "Begin."
+        text = await self._ask(goal) if callable(goal) else goal
         system = (Message(Role.SYSTEM, self.interface.system),) if self.interface.system else ()
         return await self._observe((Message(Role.USER, str(text)),), system)
 
@@ -203,32 +240,55 @@ class ToolsEnv:
         info = {"error": 0.0}
         for call, arguments in chosen:
             try:
-                text = as_text(await settled(getattr(self.game, call.name)(**arguments)))
+                text = as_text(await self._ask(getattr(self.game, call.name), **arguments))
             except ValueError as error:
                 if not answers:
                     raise ActionError(f"{call.name}: {error}") from error
                 text, info["error"] = f"error: {error}", 1.0
-            role, answered = (Role.TOOL, call.id or call.name) if action.calls else (Role.USER, None)
-            answers.append(Message(role, text, answers=answered))
-            reward = await settled(self.game.reward())
+            answers.append(answer(call if action.calls else None, text))
+            reward = await self._ask(self.game.reward)
             if reward is not None:
                 self.over = True
-                success = bool(await settled(self.game.success())) if isinstance(self.game, JudgesSuccess) else None
+                success = bool(await self._ask(self.game.success)) if offers(self.game, JudgesSuccess) else None
                 return Step(None, {agent: self._checked(reward)}, done=True, success=success, info=info)
         return Step(await self._observe(tuple(answers)), {agent: 0.0}, info=info)
 
     async def close(self) -> None:
-        if not self.closed and isinstance(self.game, ReleasesResources):
-            self.closed = True
-            await settled(self.game.close())
+        if self.closed:
+            return
+        self.closed = True
+        close = self.game.close if offers(self.game, ReleasesResources) else None
+        if self.thread is not None and self.thread.busy:
+            self.thread.end(close)
+            return
+        try:
+            if close is not None:
+                await self._ask(close)
+        finally:
+            if self.thread is not None:
+                self.thread.end()
+
+    async def _ask(self, method: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
+        """Returns the result of a method, which may be a coroutine where there is no thread."""
+        if self.thread is None:
+            return await settled(method(*arguments, **named))
+        return await settled(await self.thread.call(method, *arguments, **named))
+
+    async def _expert(self) -> str:
+        return await self._ask(self.game.expert)
+
+    def _state_key(self) -> str:
+        assert self.thread is not None
+        return self.thread.now(self.game.state_key)
 
     async def _fork(self) -> ToolsEnv:
-        copied = type(self)(self.interface, copy.deepcopy(self.game))
-        copied.over = self.over
-        return copied
+        copied = await self._ask(copy.deepcopy, self.game)
+        fork = type(self)(self.interface, copied, None if self.thread is None else PlayThread(self.thread.name))
+        fork.over = self.over
+        return fork
 
     async def _observe(self, messages: tuple[Message, ...], system: tuple[Message, ...] = ()) -> Observation:
-        choices: Any = await settled(self.game.choices()) if isinstance(self.game, ListsChoices) else ()
+        choices: Any = await self._ask(self.game.choices) if offers(self.game, ListsChoices) else ()
         methods = () if self.interface.form == "text" else self.interface.methods.values()
         return Observation(messages, system=system, tools=tuple(m.tool for m in methods), choices=tuple(choices))
 
@@ -261,7 +321,7 @@ def as_family(obj: Any, **options: Any) -> Any:
         return obj
     if not isinstance(obj, type):
         raise ConfigError(f"{obj!r} is no environment: give a class with reward() and tools, or tasks() and make()")
-    fields = {key: options.pop(key) for key in ("form", "train", "test") if key in options}
+    fields = {key: options.pop(key) for key in OWN_FIELDS if key in options}
     path = f"{obj.__module__}:{obj.__qualname__}"
     importable = "<locals>" not in path and getattr(sys.modules.get(obj.__module__), obj.__qualname__, None) is obj
     return Tools(cls=path if importable else obj, arguments=options, **fields)

@@ -18,10 +18,10 @@ class GSPO:
     """-min(s A, clip(s, 1 - clip_low, 1 + clip_high) A), where s is the geometric mean of the token ratios of a
     sequence (Zheng et al. 2025, arXiv:2507.18071, eq. 5-7).
 
-    It is meant for `aggregate.by = "sequence"`. `token_form` is GSPO-token (eq. 13-14), in which the gradient goes
-    through each token's own probability only: it is the same where a sequence has one advantage, and meant for
-    turn-level credit. A sequence is a path of turns; `level = "turn"` takes the ratio of each turn, which is the
-    paper's case of a single answer.
+    It is meant for `aggregate.by = "sequence"`, which weighs trajectories alike. `token_form` is GSPO-token (eq.
+    13-14), in which the gradient goes through each token's own probability only: it is the same where a sequence has
+    one advantage, and meant for turn-level credit. Here, a sequence is a path of turns; `level = "turn"` takes the
+    ratio of each turn, which is the paper's case of a single answer.
     """
 
     clip_low: Annotated[float, Range(0, 1)] = 3e-4

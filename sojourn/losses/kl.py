@@ -16,9 +16,10 @@ class KL:
     """`coef` times an estimate of KL(policy || reference) per token (Schulman 2020, "Approximating KL divergence").
 
     With d = log p - log p_reference, `kl_estimator` is k1 = d, k2 = d^2 / 2, or k3 = exp(-d) - 1 + d, as in GRPO (Shao
-    et al. 2024, arXiv:2402.03300, eq. 4). The gradients of these losses are not what the estimates suggest: on-policy,
-    the gradient of k2 is that of the KL, the gradient of k3 is to first order that of the reverse KL, and the gradient
-    of k1 is 0 on average (so k1 only adds noise here, and belongs in the reward: see the estimator `kl_reward`).
+    et al. 2024, arXiv:2402.03300, eq. 4). The gradients of these losses are not what the estimates suggest: on average
+    over samples of the policy, that of k2 is the gradient of KL(policy || reference), that of k3 the gradient of
+    KL(reference || policy), and that of k1 is 0, so that k1 only adds noise here: it belongs in the reward, as in the
+    estimator `kl_reward`.
     """
 
     coef: float = 0.01

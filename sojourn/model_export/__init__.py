@@ -5,20 +5,24 @@ The backend writes the model itself (`abilities.ExportsModels`); the card with t
 
 from __future__ import annotations
 
-import os
-import shutil
+import stat
 from pathlib import Path
 
 from sojourn.abilities import ExportsModels
+from sojourn.config import toml
+from sojourn.config.lookup import nearest
 from sojourn.errors import ConfigError, RecordError
 from sojourn.model_export.card import write_card
-from sojourn.record.atomic import sync_tree, writing
+from sojourn.protocols import Backend
+from sojourn.record.atomic import new_folder, writing
+from sojourn.record.episodes.store import EpisodeStore
+from sojourn.record.export import FORMATS as EPISODE_FORMATS
+from sojourn.record.paired import clear_fall, evaluations
 from sojourn.record.run import RunFolder
-from sojourn.record.run_weights import NamedRun, find_weights
-from sojourn.train import resolve as recipes
+from sojourn.record.run_weights import NamedRun, available_weights, find_weights
+from sojourn.train import resolve
 from sojourn.train.weights import found_weights
 
-FORMATS = ("hf", "merged", "lora", "gguf")  # of all backends; each says which it writes
 DTYPES = ("fp32", "bf16")
 
 
@@ -34,21 +38,47 @@ def export_model(run: str | Path, out: Path, format: str = "hf", dtype: str = "f
     if dtype not in DTYPES:
         raise ConfigError(f"--dtype {dtype}: expected {' or '.join(DTYPES)}")
     weights = find_weights(folder, name)
-    recipe = recipes.load(folder).recipe
-    backend = recipe.backend
-    if not isinstance(backend, ExportsModels) or format not in backend.model_formats:
-        known = ", ".join(backend.model_formats) if isinstance(backend, ExportsModels) else "no format"
-        raise ConfigError(f"--format {format}: the backend of this run, {type(backend).__name__}, writes {known}")
+    config = toml.read(folder).data
+    recipe = resolve.load_model(config)
+    backend = _exporting(recipe.backend, format)
     start = weights.checkpoint or found_weights(recipe)
     at = start.weights if start is not None else None
-    temporary = out.absolute().with_name(f".{out.name}.new-{os.getpid()}")
-    with writing(out):
-        temporary.mkdir(parents=True)
-        try:
-            made = backend.export_model(recipe.model, recipe.renderer, recipe.seed, at, format, dtype, temporary)
-            write_card(RunFolder.read(folder), recipe, weights, made, temporary, format)
-            sync_tree(temporary)
-            temporary.replace(out)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+    with writing(out), new_folder(out.absolute()) as temporary:
+        made = backend.export_model(recipe.model, recipe.renderer, recipe.seed, at, format, dtype, temporary)
+        write_card(RunFolder.read(folder), config, weights, made, temporary)
+        mode = stat.S_IMODE((temporary / "README.md").stat().st_mode)
+        for file in temporary.iterdir():
+            file.chmod(mode)  # safetensors writes files that nobody else may read
     return weights.name
+
+
+def better_weights(run: str | Path) -> str:
+    """Returns a sentence where earlier weights, which the run still has, did clearly better than these in the
+    evaluations."""
+    folder, name = NamedRun.parse(run)
+    chosen = find_weights(folder, name)
+    held = {one.checkpoint.step if one.checkpoint else 0: one.name for one in available_weights(folder)}
+    done = chosen.checkpoint.step if chosen.checkpoint else 0
+    with EpisodeStore(folder) as store:
+        every = evaluations(RunFolder.read(folder), store)
+        own = next((one for one in reversed(every) if one.steps == done), None)
+        fall = own and clear_fall([one for one in every if one.steps < done and one.steps in held], own)
+    if not fall:
+        return ""
+    better, worse = held[fall.better.steps], chosen.name
+    success = f"{fall.better.success.percent} and {fall.worse.success.percent}"
+    return (
+        f"the weights '{better}' did clearly better in the evaluations than '{worse}', {success} ({fall.tasks}): "
+        f"{folder}@{better} names them"
+    )
+
+
+def _exporting(backend: Backend, format: str) -> ExportsModels:
+    """Returns the backend as one that writes models in this format."""
+    if not isinstance(backend, ExportsModels):
+        raise ConfigError(f"--format {format}: the backend of this run, {type(backend).__name__}, writes no models")
+    if format not in backend.model_formats:
+        written = "; ".join(f"{name}, {sentence}" for name, sentence in backend.model_formats.items())
+        meant = nearest(format, (*EPISODE_FORMATS, *backend.model_formats))
+        raise ConfigError(f"unknown format '{format}': {meant}. The model is written as {written}")
+    return backend

@@ -37,6 +37,27 @@ class Model:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FrozenModel:
+    """A model beside the policy that is never trained, such as a teacher. `name`, `revision` and `dtype` are as in
+    `[model]`. Instead of a `name` it may have `weights`, those of another run as in `[model]`: its model is then that
+    run's, adapters included."""
+
+    name: Annotated[str, Text(r"[^\0]*", "the name of a model, or nothing")] = ""
+    revision: Annotated[str, REVISION] = ""
+    dtype: Literal["auto", "fp32", "bf16"] = "auto"
+    weights: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.name) == bool(self.weights):
+            raise ValueError(
+                f"name = '{self.name}' with weights = '{self.weights}': expected exactly one of them, the name of a "
+                "model or a run such as runs/x@120: set the other to ''"
+            )
+        if self.revision and not self.name:
+            raise ValueError("revision is that of a hub model, and name names none: leave it out")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sampling:
     max_tokens: Annotated[int, Range(1)] = 32  # per turn
     temperature: Annotated[float, Range(0)] = 1.0

@@ -6,6 +6,8 @@ In a folder that only its owner may read, they get the same mode; elsewhere the 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,6 +66,31 @@ def write_file(path: Path, write: Callable[[Path], object]) -> None:
 
 def write_bytes(path: Path, data: bytes) -> None:
     write_file(path, lambda temporary: temporary.write_bytes(data))
+
+
+@contextmanager
+def new_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
+    """Yields an empty temporary folder, and moves it to `path` once the block has ended and all of it is on the disk.
+
+    Nothing is left of it where the block raises. Where `path` has content, the system refuses, unless `path` is to be
+    replaced: it is `.NAME.old` for a moment, and is removed. In a private folder the new one is private.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.new-", dir=path.parent) as around:
+        temporary = Path(around, path.name)  # in a folder of its own, so that its mode is by the umask
+        temporary.mkdir()
+        yield temporary
+        if private(path.parent):
+            make_private(temporary)
+        sync_tree(temporary)
+        old = path.with_name(f".{path.name}.old")
+        if replace and path.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            os.rename(path, old)
+        os.rename(temporary, path)
+        sync(path.parent)
+        if replace:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def sync(path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from sojourn.errors import RecordError
-from sojourn.record.run import RunFolder
+from sojourn.record.run import RunFolder, timestamp
+from sojourn.record.stage_names import named
 from sojourn.secrets import masked_value
 
 CHANGES = "changes.json"
@@ -20,8 +21,13 @@ class Change(NamedTuple):
     old: Any
     new: Any
 
+    @property
+    def masked(self) -> Change:
+        """Returns the change without secrets."""
+        return Change(self.key, masked_value(self.key, self.old), masked_value(self.key, self.new))
+
     def __str__(self) -> str:
-        old, new = (masked_value(self.key, value) for value in (self.old, self.new))
+        _, old, new = self.masked
         return f"{self.key} {'-' if old is None else old} -> {'-' if new is None else new}"
 
 
@@ -32,14 +38,16 @@ class Resumed(NamedTuple):
     stage: str
     step: int
     changes: tuple[Change, ...]
+    config: Mapping[str, Any] = MappingProxyType({})  # of the run, which has the names of the stages
 
     def __str__(self) -> str:
-        return f"changed after step {self.step} of '{self.stage}': {', '.join(map(str, self.changes))}"
+        changes = ", ".join(str(one.masked._replace(key=named(one.key, self.config))) for one in self.changes)
+        return f"changed after step {self.step} of '{self.stage}': {changes}"
 
 
 def recorded_changes(folder: RunFolder) -> list[Resumed]:
     """Returns every resume of the run that changed its config, oldest first."""
-    recorded = folder.read_json(CHANGES, [])
+    recorded, config = folder.read_json(CHANGES, []), folder.config
     try:
         return [
             Resumed(
@@ -47,6 +55,7 @@ def recorded_changes(folder: RunFolder) -> list[Resumed]:
                 str(one["stage"]),
                 int(one["step"]),
                 tuple(Change(str(c["key"]), c["old"], c["new"]) for c in one["changes"]),
+                config,
             )
             for one in recorded
         ]
@@ -59,8 +68,12 @@ def recorded_changes(folder: RunFolder) -> list[Resumed]:
 
 def record_changes(folder: RunFolder, stage: str, step: int, changes: Sequence[Change]) -> Resumed:
     """Adds a resume to the record of the run's changes, and returns it."""
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    resumed = Resumed(now, stage, step, tuple(changes))
+    resumed = Resumed(timestamp(), stage, step, tuple(changes), folder.config)
     lines = [*recorded_changes(folder), resumed]
-    folder.write_json(CHANGES, [{**one._asdict(), "changes": [c._asdict() for c in one.changes]} for one in lines])
+    folder.write_json(CHANGES, [_json(one) for one in lines])
     return resumed
+
+
+def _json(resumed: Resumed) -> dict[str, Any]:
+    changes = [change._asdict() for change in resumed.changes]
+    return {"time": resumed.time, "stage": resumed.stage, "step": resumed.step, "changes": changes}

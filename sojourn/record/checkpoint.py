@@ -23,7 +23,7 @@ import numpy as np
 
 from sojourn.errors import RecordError
 from sojourn.files import open_regular, read_text
-from sojourn.record.atomic import FILE_MODE, make_private, private, sync, sync_tree, writing
+from sojourn.record.atomic import FILE_MODE, new_folder, writing
 from sojourn.record.episodes.step_file import UNREADABLE
 
 ARRAY = "__array__"
@@ -54,6 +54,17 @@ class Checkpoint:
     def best(self) -> bool:
         """Returns whether this checkpoint did best of those that the run evaluated."""
         return (self.path / BEST).exists()
+
+    @property
+    def checksum(self) -> str:
+        """Returns a checksum of the files of the weights, as the manifest has them."""
+        try:
+            manifest = _manifest(self.path)
+            known = [sorted(manifest.get(key, {}).items()) for key in ("files", "crc32")]
+        except MALFORMED as error:
+            raise self._damaged(str(error)) from error
+        weights = [[entry for entry in entries if str(entry[0]).startswith("weights")] for entries in known]
+        return f"crc32 {zlib.crc32(json.dumps(weights).encode()):08x}"
 
     def state(self) -> dict[str, Any]:
         """Returns the state that was saved; tuples come back as lists."""
@@ -103,26 +114,14 @@ def save(
     and numpy arrays. Marked checkpoints do not count towards `keep`.
     """
     target = Path(folder) / f"step-{step:06d}"
-    temporary = target.with_name(f".{target.name}.new")
     with writing(target):
-        shutil.rmtree(temporary, ignore_errors=True)
-        try:
-            (temporary / "weights").mkdir(parents=True)
+        with new_folder(target, replace=True) as temporary:
+            (temporary / "weights").mkdir()
             write(temporary / "weights")
             _write_state(temporary, state)
             if mark:
                 (temporary / "marked").touch()
             _write_manifest(temporary, step)
-            if private(target.parent):
-                make_private(temporary)
-            sync_tree(temporary)
-            if target.exists():
-                os.rename(target, target.with_name(f".{target.name}.old"))
-            os.rename(temporary, target)
-            sync(target.parent)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
         for leftover in target.parent.glob(".step-*"):
             shutil.rmtree(leftover)
         _prune(target.parent, step, keep)

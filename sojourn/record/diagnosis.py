@@ -1,37 +1,34 @@
 """Says why a run learns nothing, from what it recorded: named findings, each with its evidence and a remedy.
 
-The findings of a run are about its last stage that plays live. They observe the last `WINDOW` steps, and nothing is
-found in fewer than `MIN_STEPS`. All but `overfit` need that the stage has not learnt, and is not successful either, as
-a policy that solves its tasks has equal rewards and no entropy, too.
+The findings of a run are about its last stage that plays live. They observe the last `WINDOW` steps, and nothing but
+`collapsed` is found in fewer than `MIN_STEPS`. All but `collapsed` and `overfit` need that the stage has not learnt,
+and is not successful either, as a policy that solves its tasks has equal rewards and no entropy, too.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from sojourn.errors import RecordError
-from sojourn.intervals import Estimate
-from sojourn.record import metrics
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.metrics import Line
+from sojourn.record.paired import Evaluation, clear_fall, evaluations
 from sojourn.record.run import RunFolder
-from sojourn.record.summary import Summary
 from sojourn.types import Ending
 
 WINDOW = 10
 MIN_STEPS = 5
+METRICS = ("success", "cut_off", "malformed", "entropy", "zero_signal")  # that the causes are read from
 MOST = 0.9  # a fraction that counts as nearly all
 GAIN = 0.05  # in success, of what has learnt
 SUCCESSFUL = 0.5
 NO_ENTROPY = 0.01  # nats per token
 GAP = 0.15  # between success in training and in the evaluation
+MORE_CONTEXT = 'raise backend.max_context, or keep less in it: agent.history = "window" or "page"'
 
 
 @dataclass(frozen=True)
@@ -44,11 +41,6 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.cause}: {self.remedy}"
-
-
-class Evaluation(NamedTuple):
-    name: str
-    success: Estimate
 
 
 @dataclass(frozen=True)
@@ -84,45 +76,75 @@ class Evidence:
         return first is None or last is None or not last.mean > max(first.mean + GAIN, first.high)
 
 
-def findings(run: Path, lines: Iterable[Line] | None = None) -> list[Finding]:
-    """Returns the findings of a run folder, the most basic one first; none where it learns, or is too short to say.
+def findings(store: EpisodeStore, lines: Iterable[Line]) -> list[Finding]:
+    """Returns the findings of a run, the most basic one first; none where it learns, or is too short to say.
 
-    `lines` are those of its metrics, where they are known already.
+    `store` holds the episodes of the run, `lines` are those of its metrics.
     """
     try:
-        evidence = read_evidence(run, metrics.read(run / "metrics.jsonl") if lines is None else lines)
+        evidence = read_evidence(store, lines)
     except RecordError:  # what cannot be read is told by whoever shows the run
         return []
     return [] if evidence is None else diagnose(evidence)
 
 
+@dataclass
+class LiveDiagnosis:
+    """A sink that tells the first finding of each stage, once, after the step at which it first holds; nothing else
+    follows from it. `lines` are those of a run that is resumed."""
+
+    store: EpisodeStore
+    tell: Callable[[str], None]
+    lines: list[Line] = field(default_factory=list[Line])  # of the present stage, until it is told
+    told: set[str] = field(default_factory=set[str])  # stages
+
+    def write(self, step: int, stage: str, values: Mapping[str, float]) -> None:
+        if stage in self.told:
+            return
+        if self.lines and self.lines[-1].stage != stage:
+            self.lines.clear()
+        self.lines.append(Line(step, stage, {name: values[name] for name in METRICS if name in values}))
+        for finding in findings(self.store, self.lines)[:1]:
+            self.told.add(stage)
+            self.lines.clear()
+            self.tell(f"diagnosis: {finding}")
+
+    def close(self) -> None:
+        """Does nothing: the store is closed by whoever opened it."""
+
+
 def diagnose(evidence: Evidence) -> list[Finding]:
     """Returns the findings of a stage, the most basic one first."""
+    if (collapsed := _collapsed(evidence)) is not None:
+        return [collapsed]  # whose consequences the others would describe
     if len(evidence.steps) < MIN_STEPS:
         return []
     asked = _CAUSES if evidence.learns_nothing else ()
     return [finding for find in (*asked, _overfit) if (finding := find(evidence)) is not None]
 
 
-def read_evidence(run: Path, lines: Iterable[Line]) -> Evidence | None:
-    """Returns the evidence of the last stage of a run that plays live, None where there is none yet."""
+def read_evidence(store: EpisodeStore, lines: Iterable[Line]) -> Evidence | None:
+    """Returns the evidence of the last stage of a run that plays live, None where there is none."""
     live = [line for line in lines if "success" in line.values]
     if not live:
         return None
     stage = live[-1].stage
     of_stage = [line for line in live if line.stage == stage]
-    recorded = RunFolder.read(run).evaluations()
-    evaluations = [Evaluation(str(e["name"]), Summary.from_json(e["summary"]).overall.success) for e in recorded]
-    first = next((n for n, e in enumerate(evaluations) if _is_of(e.name, stage)), len(evaluations))
-    relevant = evaluations[max(first - 1, 0) :]  # that before the stage, and its own
-    return Evidence(stage, [line.values for line in of_stage], _endings(run, of_stage), relevant)
+    every = evaluations(RunFolder.read(store.folder), store)
+    first = next((n for n, e in enumerate(every) if _is_of(e.name, stage)), len(every))
+    relevant = [e for n, e in enumerate(every) if n == first - 1 or _is_of(e.name, stage)]  # one before, and its own
+    return Evidence(stage, [line.values for line in of_stage], _endings(store, of_stage), relevant)
 
 
-def _endings(run: Path, lines: Sequence[Line]) -> Mapping[str, int]:
-    recent = range(lines[-WINDOW:][0].step, lines[-1].step + 1)
-    with EpisodeStore(run) as store:
-        rows = store.query(stage=lines[-1].stage, step=recent, failed=False)
-        return Counter(row.ending for row in rows if row.ending is not None)
+def _endings(store: EpisodeStore, lines: Sequence[Line]) -> Mapping[str, int]:
+    """Returns how the episodes of the last steps ended, with their numbers; failed ones are left out."""
+    statement = (
+        "SELECT ending, count(*) FROM episodes WHERE stage = ? AND step BETWEEN ? AND ? AND error IS NULL "
+        "AND ending IS NOT NULL GROUP BY ending"
+    )
+    recent = lines[-WINDOW:]
+    counts = store.rows(statement, (recent[0].stage, recent[0].step, recent[-1].step), lambda row: (row[0], row[1]))
+    return dict(counts)
 
 
 def _is_of(evaluation: str, stage: str) -> bool:
@@ -148,7 +170,7 @@ def _contexts_full(evidence: Evidence) -> Finding | None:
     return Finding(
         "contexts_full",
         f"{full / episodes:.0%} of the episodes {evidence.window} ended because their context was full",
-        'raise backend.max_context, or keep less in it: agent.history = "window" or "page"',
+        MORE_CONTEXT,
     )
 
 
@@ -191,6 +213,27 @@ def _no_signal(evidence: Evidence) -> Finding | None:
     )
 
 
+def _collapsed(evidence: Evidence) -> Finding | None:
+    """Finds a policy that was clearly better in an earlier evaluation, before the stage or within it."""
+    own = [e for e in evidence.evaluations if _is_of(e.name, evidence.stage)]
+    if not own:
+        return None
+    last, best = own[-1], max(evidence.evaluations, key=lambda e: e.success.mean)
+    fall = clear_fall([e for e in evidence.evaluations if e is not last], last)
+    if fall is None and best.success.low < last.success.high + GAIN:
+        return None
+    tasks = f" ({fall.tasks})" if fall is not None else ""
+    named = best.name if best not in own else ""  # the weights at the end of a stage stay, others may be gone
+    weights = f"RUN@{named}" if named else "weights of before"
+    return Finding(
+        "collapsed",
+        f"success fell from {best.success.percent} in the evaluation '{best.name}' to {last.success.percent} in "
+        f"'{last.name}'{tasks}",
+        f"lower optim.lr of the stage '{evidence.stage}' or add the loss 'kl', and begin again from {weights} "
+        "(record.keep_best keeps the best, as RUN@best)",
+    )
+
+
 def _overfit(evidence: Evidence) -> Finding | None:
     own = [e for e in evidence.evaluations if _is_of(e.name, evidence.stage)]
     trained = evidence.recent("success")
@@ -201,7 +244,8 @@ def _overfit(evidence: Evidence) -> Finding | None:
         return None
     return Finding(
         "overfit",
-        f"success is {trained:.0%} in training, but {held_out.percent} in the evaluation '{own[-1].name}'",
+        f"success is {trained:.0%} in training {evidence.window}, but {held_out.percent} in the evaluation "
+        f"'{own[-1].name}'",
         "train on more and more varied tasks, and check that the tasks of both splits are of one kind",
     )
 

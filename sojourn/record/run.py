@@ -28,7 +28,7 @@ from sojourn.config.toml import MAX_CHARACTERS, parsed
 from sojourn.errors import RecordError
 from sojourn.files import descriptor as open_descriptor
 from sojourn.files import read_bytes, read_text
-from sojourn.record.atomic import FOLDER_MODE, make_private, sync_tree, write_bytes
+from sojourn.record.atomic import FOLDER_MODE, make_private, new_folder, write_bytes
 from sojourn.record.blobs import Blobs
 from sojourn.record.source import revision, source_of
 from sojourn.record.summary import Summary
@@ -50,12 +50,16 @@ PACKAGES = (
 )
 
 
+def timestamp() -> str:
+    """Returns the present time in UTC, to the second, as ISO 8601."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
 def versions() -> dict[str, str]:
     """Returns what a run's results depend on beside its config: the versions of Sojourn, Python and the installed
     packages, the machine, and the time."""
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     known = {"sojourn": VERSION, **revision(), "python": platform.python_version()}
-    known |= {"machine": platform.platform(), "began": now, **plugins.distributions()}
+    known |= {"machine": platform.platform(), "began": timestamp(), **plugins.distributions()}
     known |= {f"source of {folder.name}": source_of(folder) for folder in plugins.folders() if folder.is_dir()}
     for package in PACKAGES:
         try:
@@ -90,18 +94,15 @@ class RunFolder:
             raise RecordError(f"{path} exists and is not empty: resume it, or give the run another folder")
         table = _parse(config, path / "config.toml")
         config = config if masked_table(table) == table else tomli_w.dumps(masked_table(table))
-        temporary = path.with_name(f".{path.name}.new-{os.getpid()}")
         lock = None
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.mkdir(FOLDER_MODE)
-            lock = _lock(temporary)
-            _write_files(temporary, config, dict(seeds or {}), dict(versions or globals()["versions"]()))
-            os.rename(temporary, path)
+            with new_folder(path) as temporary:
+                temporary.chmod(FOLDER_MODE)
+                lock = _lock(temporary)
+                _write_files(temporary, config, dict(seeds or {}), dict(versions or globals()["versions"]()))
         except BaseException as error:
             if lock is not None:
                 os.close(lock)
-            shutil.rmtree(temporary, ignore_errors=True)
             if isinstance(error, OSError):
                 raise RecordError(f"{path} cannot be created: {error}; choose another folder") from error
             raise
@@ -155,6 +156,17 @@ class RunFolder:
         return masked_table(upgraded(_parse(self._config_text(), self.path / "config.toml")))
 
     @property
+    def stage_starts(self) -> dict[str, int]:
+        """Returns how many steps come before each stage of the config, by the name of the stage."""
+        done, starts = 0, dict[str, int]()
+        stages = self.config.get("stages")
+        for stage in stages if isinstance(stages, list) else ():
+            if isinstance(stage, dict):
+                starts[str(stage.get("name", ""))] = done
+                done += steps if isinstance(steps := stage.get("steps"), int) else 0
+        return starts
+
+    @property
     def config_text(self) -> str:
         """Returns the text of config.toml for people, without secrets; also of a damaged one."""
         text = read_bytes(self.path / "config.toml", 4 * MAX_CHARACTERS).decode(errors="replace")
@@ -172,10 +184,6 @@ class RunFolder:
     def models(self) -> dict[str, str]:
         """Returns the commit, version or digest of the weights that were loaded, by the role of each model."""
         return self._table("models.json")
-
-    @property
-    def has_episodes(self) -> bool:
-        return any((self.path / "tokens").iterdir())
 
     @property
     def seeds(self) -> dict[str, int]:
@@ -221,6 +229,12 @@ class RunFolder:
         key = {"name": name, "stage": stage, "step": step}
         kept = [e for e in self.evaluations() if {k: e[k] for k in key} != key]
         self.write_json("evaluations.json", [*kept, {**key, "summary": summary.to_json()}])
+
+    def repeat_evaluation(self, stage: str, step: int) -> None:
+        """Gives a stage that left the weights as they were the numbers of the newest evaluation under its own name."""
+        newest = self.evaluations()[-1]
+        same = {**newest, "name": stage, "stage": stage, "step": step, "same_as": newest.get("same_as", newest["name"])}
+        self.write_json("evaluations.json", [*(e for e in self.evaluations() if e["name"] != stage), same])
 
     def evaluations(self) -> list[dict[str, Any]]:
         """Returns the evaluations so far, oldest first: name, stage, step, and a summary for `Summary.from_json`."""
@@ -274,7 +288,6 @@ def _write_files(folder: Path, config: str, seeds: Mapping[str, int], versions: 
     for name in ("tokens", "blobs", "checkpoints"):
         (folder / name).mkdir()
     make_private(folder)
-    sync_tree(folder)
 
 
 def _digest(config: str) -> str:

@@ -106,12 +106,23 @@ def _statistics(plays: Sequence[_Play]) -> TaskStatistics:
         tasks=len(count),
         episodes=len({play.episode for play in plays}),
         success=proportion([play.success for play in plays], tasks),
-        reward=mean([play.reward for play in plays], tasks),
+        reward=_mean_reward([play.reward for play in plays], tasks),
         turns=mean([len(play.trajectory.turns) for play in plays], tasks),
         tokens=mean([sum(len(turn.sample.tokens) for turn in play.trajectory.turns) for play in plays], tasks),
         malformed=proportion([malformed for _, malformed in turns], [task for task, _ in turns]),
         pass_at={k: pass_rate(by_task, k) for k in _pass_at_ks(by_task)},
     )
+
+
+def _mean_reward(rewards: Sequence[float], tasks: Sequence[str]) -> Estimate:
+    """Returns the mean reward with an interval that stays within the rewards: Wilson's where all are 0 or 1, else that
+    of the mean, cut at the least and the greatest that were seen."""
+    if set(rewards) <= {0.0, 1.0}:
+        return proportion(rewards, tasks)
+    estimate = mean(rewards, tasks)
+    if len(set(tasks)) < 2:  # of which the interval is infinite, as nothing is known of other tasks
+        return estimate
+    return estimate._replace(low=max(estimate.low, min(rewards)), high=min(estimate.high, max(rewards)))
 
 
 def _malformed(trajectory: Trajectory) -> list[bool]:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sojourn.render.hermes import MARKERS
+from sojourn.render.marks import Marks
 from sojourn.render.text import Codec
-from sojourn.render.turns import Marks, Turns
+from sojourn.render.turns import Turns
 from sojourn.types import Role
 
 MARKS = Marks(

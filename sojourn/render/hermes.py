@@ -12,23 +12,27 @@ from collections.abc import Sequence
 from typing import Any
 
 from sojourn.errors import ActionError, RenderError
+from sojourn.render.call_json import read_object
 from sojourn.render.text import Piece
 from sojourn.types import Message, Role, Tool, ToolCall
 
 MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 FORM = '<tool_call>{"name": "...", "arguments": {...}}</tool_call>'
+DECLARATION = "# Tools\n\nYou can call functions. Their signatures are:\n<tools>\n"
+USAGE = (
+    "</tools>\n\nTo call one, answer with its name and its arguments as JSON:\n<tool_call>\n"
+    '{"name": <name>, "arguments": <arguments>}\n</tool_call>'
+)
 CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 
 
 def render_tools(tools: Sequence[Tool]) -> list[Piece]:
     """Returns the declaration of the tools and how to call them, for the first message of a conversation."""
-    pieces = [Piece("# Tools\n\nYou can call functions. Their signatures are:\n<tools>\n", control=True)]
+    pieces = [Piece(DECLARATION, control=True)]
     for tool in tools:
         function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
         pieces.append(Piece(_json({"type": "function", "function": function}) + "\n"))
-    usage = "</tools>\n\nTo call one, answer with its name and its arguments as JSON:\n<tool_call>\n"
-    usage += '{"name": <name>, "arguments": <arguments>}\n</tool_call>'
-    return [*pieces, Piece(usage, control=True)]
+    return [*pieces, Piece(USAGE, control=True)]
 
 
 def render_answer(text: str) -> list[Piece]:
@@ -92,21 +96,10 @@ def parse_reply(text: str, thinking: bool) -> Message:
 
 
 def _call(text: str) -> ToolCall:
-    try:
-        value = json.loads(text, parse_constant=_no_constant)
-        json.dumps(value, ensure_ascii=False).encode()  # JSON can escape half a surrogate pair, but no text can hold it
-    except (ValueError, RecursionError) as error:
-        raise ActionError(f"Your tool call is not JSON ({str(error)[:80]}): write {FORM}.") from None
-    if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
-        raise ActionError(f'Your tool call {text[:60]!r} has no "name": write {FORM}.')
-    arguments = value.get("arguments", {})
-    if not isinstance(arguments, dict):
-        raise ActionError(f'The "arguments" of your call of {value["name"][:40]!r} are no JSON object: write {FORM}.')
-    return ToolCall(value["name"], arguments)
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
+    call, rest = read_object(text, "arguments", FORM)
+    if rest:
+        raise ActionError(f"Your tool call goes on after its JSON object, with {rest[:40]!r}: write {FORM}.")
+    return call
 
 
 def _json(value: Any) -> str:

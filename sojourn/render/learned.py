@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from sojourn.errors import ActionError, RenderError
+from sojourn.render.call_json import call_of, read_json, read_object
 from sojourn.render.program import CUTS, Program
 from sojourn.types import Message, Role, Tool, ToolCall
 
@@ -99,29 +100,13 @@ class CallForm(NamedTuple):
         if (start := match_loosely(opening, text)) is None:
             raise ActionError(unfinished)
         if self.key:
-            value, rest = self._json(text[start:])
-            name, arguments = value.get("name"), value.get(self.key, {})
-            if not isinstance(name, str) or not name:
-                raise ActionError(f'Your tool call {text[start:][:60]!r} has no "name": write {self.example}.')
-        else:
-            found = CALLED.match(text, start)
-            end = match_loosely(self.middle, text[found.end() :]) if found else None
-            if found is None or end is None:
-                raise ActionError(unfinished)
-            name, (arguments, rest) = found[0], self._json(text[found.end() + end :])
-        if not isinstance(arguments, dict):
-            raise ActionError(f"The arguments of your call of {name[:40]!r} are no JSON object: write {self.example}.")
-        return ToolCall(name, arguments), rest
-
-    def _json(self, text: str) -> tuple[dict[str, Any], str]:
-        try:
-            value, length = json.JSONDecoder(parse_constant=_no_constant).raw_decode(text)
-            json.dumps(value, ensure_ascii=False).encode()  # JSON can escape half a surrogate pair: no text holds it
-        except (ValueError, RecursionError) as error:
-            raise ActionError(f"Your tool call is not JSON ({str(error)[:80]}): write {self.example}.") from None
-        if not isinstance(value, dict):
-            raise ActionError(f"Your tool call {text[:60]!r} is no JSON object: write {self.example}.")
-        return value, text[length:]
+            return read_object(text[start:], self.key, self.example)
+        found = CALLED.match(text, start)
+        end = match_loosely(self.middle, text[found.end() :]) if found else None
+        if found is None or end is None:
+            raise ActionError(unfinished)
+        arguments, rest = read_json(text[found.end() + end :], self.example)
+        return call_of(found[0], arguments, self.example), rest
 
 
 def match_loosely(literal: str, text: str) -> int | None:
@@ -249,7 +234,3 @@ def _try(program: Program, messages: Any, tools: tuple[Tool, ...] = (), prompt: 
         return program.render(messages, CUTS[0], tools, prompt=prompt).replace(CUTS[0], "")
     except RenderError:
         return None
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")

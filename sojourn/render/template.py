@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -23,7 +23,9 @@ class Template:
 
     How the template writes thoughts and tool calls is learned from what it renders. `tools = "text"` declares tools in
     Sojourn's words, in the system message, and writes calls and answers as text (see `hermes`); so does "auto" where
-    the template declares no tools, or writes the arguments of calls in another form than JSON.
+    the template declares no tools, or writes the arguments of calls in another form than JSON. Arguments as XML
+    (GLM 4.5, Qwen3.5, Nemotron 3) have no types: the text "5" and the number 5 are written alike, and a reply is parsed
+    without the tools that would tell them apart, so calls would not read back as they were meant.
 
     The tokens after a sample are found by rendering the sample after a short stand-in for the conversation and taking
     what follows it; so they must not depend on earlier messages. `extend` returns None where the template does not
@@ -200,24 +202,30 @@ class Templated:
         """Returns the text that the template puts after a reply and the token that `ended` it when messages follow,
         with its cut mark; None where the template changes the reply or what came before it."""
         cut = unused_mark([Message(Role.ASSISTANT, reply), *messages])
-        marked: list[str | Message] = [f"{cut}{reply}{cut}", reply] if reply else [""]
-        structured = self._structured(reply)  # marks may hide a thought from the template, and calls are no text to it
-        thinks = self.thoughts is not None and bool(self.thoughts.start) and self.thoughts.start.strip() in reply
-        marked = [*([] if thinks else marked), *structured]
-        for said in marked:
+        failed: RenderError | None = None  # of the last way to give the reply
+        for said in self._ways(reply, cut):
             tools = learned.TOOLS if isinstance(said, Message) else ()
             try:
-                whole = self.program.render([*PROBE, said, *messages], cut, tools, prompt=True)
-            except RenderError:
-                if said is marked[-1]:
-                    raise
+                whole, failed = self.program.render([*PROBE, said, *messages], cut, tools, prompt=True), None
+            except RenderError as error:
+                failed = error
                 continue
             prompt = self.program.render(PROBE, cut, tools, prompt=True)
             tail = _remainder(whole, prompt + (reply if isinstance(said, Message) else said), cut)
             end = ended or (self.calls.stop if isinstance(said, Message) and self.calls else self.stop)
             if tail is not None and tail.startswith(end):
                 return (tail.removeprefix(ended) if ended else tail), cut
+        if failed is not None:
+            raise failed
         return None
+
+    def _ways(self, reply: str, cut: str) -> Iterator[str | Message]:
+        """Yields a reply in each form in which the template may take it: as a text between cut marks, as a text, and as
+        a message where it has a thought, which marks may hide from the template, or calls, which are no text to it."""
+        thinks = self.thoughts is not None and bool(self.thoughts.start) and self.thoughts.start.strip() in reply
+        if not thinks:
+            yield from (f"{cut}{reply}{cut}", reply) if reply else ("",)
+        yield from self._structured(reply)
 
     def _structured(self, reply: str) -> list[Message]:
         """Returns a reply with a thought or tool calls as the message that it is parsed into; for others, nothing."""

@@ -7,21 +7,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from sojourn.render import hermes
+from sojourn.render.marks import Marks
 from sojourn.render.text import Codec, Piece, refuse_images
 from sojourn.types import IntArray, Message, Prompt, Role, Sample, Tool
-
-
-@dataclass(frozen=True)
-class Marks:
-    """The markers of a format. `names` maps a role to its name in the header; consecutive messages of `merged` roles
-    share a turn, separated by `between`."""
-
-    beginning: str  # of every conversation
-    start: str  # of a turn: then its name and a newline
-    end: str  # of a turn: one token
-    names: dict[Role, str]
-    merged: tuple[Role, ...]
-    between: str
 
 
 @dataclass(frozen=True)
@@ -62,6 +50,11 @@ class Turns:
 
     def decode(self, tokens: Sequence[int] | IntArray) -> str:
         return self.codec.decode(tokens)
+
+    @property
+    def chat_template(self) -> str:
+        """Returns the format as a chat template, which goes with a model that is exported."""
+        return self.marks.chat_template(self.thinking)
 
     def _header(self) -> list[Piece]:
         """Returns the header of the assistant's turn, after which the model samples."""

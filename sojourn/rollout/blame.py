@@ -3,9 +3,9 @@
 A failure of the infrastructure is tried again and never trained on. An agent that could cause such failures would
 escape bad rewards. So the same actions are performed again in a new episode of the task. Where that fails at the same
 action, the action is the cause, and the episode ends there with the worst reward. Where it fails earlier or not at all,
-the failure counts as one of the infrastructure. So it does where as many episodes of this world ended in this way as
-ended normally, since a service that is down fails again, too. A world that can tell that an action broke it reports
-this itself; the replay is for worlds that cannot.
+the failure counts as one of the infrastructure. It also counts as that where at least as many episodes of this world
+were broken by an action as ended normally, since a service that is down fails again, too. A world that can tell that an
+action broke it reports this itself; the replay is for worlds that cannot.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from sojourn.rollout.limits import Limits, call_env, cancelled
 from sojourn.timeline import Timeline
 from sojourn.types import Ending, Message, Step, Trajectory
 
-MOVE, LOST = "move", "lost"  # numbers in the info of a turn: its place in the episode, and that its action broke it
+MOVE, LOST = "move", "lost"  # in the info of a turn: its number in the episode; 1 if its action broke the world
 
 
 async def play(

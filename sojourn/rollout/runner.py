@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from sojourn.abilities import HasLowestReward, blobs_of, capacity
+from sojourn.abilities import HasLowestReward, blobs_of, capacity, max_turns
 from sojourn.config.fields import Range
 from sojourn.errors import ConfigError, WorldError
 from sojourn.event_loop import contained
@@ -146,12 +146,13 @@ class Runner:
         """
         env = self.family.make(task)
         sampler = self.sampler if sampler_for is None else sampler_for(env, label)
+        limits = replace(self.config.limits, turns=max_turns(sampler, self.config.limits.turns))
         blame = self._blame(task)
         seats: dict[str, Seat] = {}
         try:
             for name in seats_of(self.family, task):
                 seats[name] = self.agent.seat(self._agent_context(name, sampler, params))
-            played = await play(env, seats, self.config.limits, self.timeline, task.env, blame if find_cause else None)
+            played = await play(env, seats, limits, self.timeline, task.env, blame if find_cause else None)
             if blobs := blobs_of(env):
                 self.on_blobs(blobs)
         except BaseException as error:
@@ -171,8 +172,12 @@ class Runner:
             name=name, renderer=self.renderer, sampler=sampler, params=seeded, max_context=self.max_context
         )
 
-    def count(self, episode: Episode) -> None:
-        self._recent.append(failure := episode.error or episode.close_error)
-        self.errors += failure is not None
+    def count(self, episode: Episode, *, again: bool = False) -> None:
+        """Counts an episode; `again` where it was counted when it ended, and then its reward failed."""
+        failure, before = episode.error or episode.close_error, episode.close_error
+        if again and before in self._recent:
+            self._recent.remove(before)
+        self._recent.append(failure)
+        self.errors += failure is not None and not (again and before)
         self.on_episode(episode)
         require_few_failures(self._recent, self.config.max_error_rate, episode)

@@ -1,4 +1,4 @@
-"""Tries an agent for one turn without a model, to find out whether demonstrations of an expert can be made with it."""
+"""Tries an agent and experts for one turn without a model, to find out whether demonstrations can be made of them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from sojourn.protocols import AgentContext, Env, Renderer, Sampler
 from sojourn.rollout.limits import call_env
 from sojourn.rollout.world import worlds_of
 from sojourn.sources.context import StageContext
+from sojourn.sources.play_abilities import FirstPlay, look_at_first_plays
 from sojourn.timeline import Timeline
 from sojourn.types import Message, Prompt, Sample, Tool
 
 ROOM = 1 << 30  # tokens of a context that is never full
+MAX_KINDS = 16  # kinds of tasks of a world whose experts are asked
 
 
 @dataclass
@@ -92,3 +94,16 @@ async def _expert_turns(stage: StageContext, sampler_of: SamplerOf) -> int:
         return sampler.turns
     finally:
         await call_env(env.close, stage.limits, timeline)
+
+
+async def require_sayable(stage: StageContext, sampler_of: SamplerOf) -> None:
+    """Raises `ConfigError` if the first action of an expert, in the first task of a kind, has more tokens than a model
+    may sample in a turn. Where the model's format is not known yet, the first demonstration tells."""
+    renderer = stage.renderer
+    if renderer is None:
+        return
+
+    async def look(play: FirstPlay) -> None:
+        await sampler_of(play.env, renderer).sample(Prompt(np.zeros(0, dtype=np.int64)), stage.params)
+
+    await look_at_first_plays(stage.env, stage.split, stage.limits, look, MAX_KINDS)

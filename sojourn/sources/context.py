@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, cast
 
-from sojourn.abilities import valid_for
-from sojourn.errors import ConfigError
-from sojourn.protocols import Agent, Curriculum, EnvFamily, Estimator, Loss, Renderer
+from sojourn.abilities import Mixes, applied, valid_for
+from sojourn.errors import ActionError, ConfigError, InfrastructureError, failure_and_place
+from sojourn.protocols import Agent, Curriculum, EnvFamily, Estimator, Loss, Renderer, SourceConfig
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.rewards.reward_cache import RewardCache
 from sojourn.rollout.limits import Limits
 from sojourn.rollout.runner import Runner
-from sojourn.types import Group, SamplingParams
+from sojourn.sources.play_abilities import PlayAbilities
+from sojourn.types import Group, Message, SamplingParams, Turn
 
 
 class SourceContext(Protocol):
-    """The components of a run that a group source may use; `params` are the stage's sampling parameters."""
+    """The components of a run that a group source may use; `params` are the stage's sampling parameters, and `episodes`
+    has what the run recorded so far."""
 
     @property
     def runner(self) -> Runner: ...
@@ -28,6 +31,8 @@ class SourceContext(Protocol):
     def renderer(self) -> Renderer: ...
     @property
     def params(self) -> SamplingParams: ...
+    @property
+    def episodes(self) -> EpisodeStore: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +40,25 @@ class StageContext:
     """Describes a stage to the `check` of its group source, before the run begins, when the world is open."""
 
     name: str
+    groups: SourceConfig[SourceContext]
     env: EnvFamily
+    plays: PlayAbilities  # what the environments of its tasks can do
     split: str  # of the tasks that the curriculum draws
     agent: Agent
     limits: Limits
     params: SamplingParams
     estimator: Estimator
     losses: Sequence[Loss]
+    renderer: Renderer | None = None  # of the model; None where that is not on this machine yet
+    earlier: Mapping[str, SourceConfig[SourceContext]] = field(default_factory=dict)  # of the stages before, by name
+
+
+def require_played(groups: Sequence[Group], step: int) -> None:
+    """Raises `InfrastructureError` where all episodes of a step failed."""
+    episodes = [episode for group in groups for episode in group.episodes]
+    if all(episode.error is not None for episode in episodes):
+        cause = failure_and_place(episodes[-1].error, episodes[-1].traceback)
+        raise InfrastructureError(f"all {len(episodes)} episodes of step {step} failed; the last cause: {cause}")
 
 
 def unsampled(group: Group) -> bool:
@@ -50,18 +67,47 @@ def unsampled(group: Group) -> bool:
     return any(turn.sample.versions.oldest < 0 for turn in turns)
 
 
-def require_imitation(stage: StageContext, samples: str) -> None:
-    """Raises `ConfigError` if the stage needs the sampler's log-probabilities, which the turns of `samples` do not
-    have.
+def require_imitation(stage: StageContext, samples: str, origin: str) -> None:
+    """Raises `ConfigError` if what the stage applies to groups of an origin needs the sampler's log-probabilities,
+    which the turns of `samples` do not have.
 
     A source of turns that no model sampled calls this in its `check`: their log-probabilities are 0, so a ratio to them
     would be the policy's probability itself.
     """
-    needing = [type(loss).__name__ for loss in stage.losses if "unsampled" not in valid_for(loss)]
-    needing += [type(stage.estimator).__name__] * ("ref_logprobs" in stage.estimator.needs)
+    losses, [estimator] = applied(stage.losses, origin), applied([stage.estimator], origin)
+    needing = [type(loss).__name__ for loss in losses if "unsampled" not in valid_for(loss)]
+    needing += [type(estimator).__name__] * ("ref_logprobs" in cast(Estimator, estimator).needs)
     if needing:
+        beside = (
+            f": beside other groups, by losses = [{{name = 'of_origin', origins = ['{origin}'], base = {{name = 'nll'}}"
+            f"}}, ...] and estimator = {{name = 'by_origin', of = {{{origin} = {{name = 'constant'}}}}}}"
+        )
         raise ConfigError(
             f"stage '{stage.name}': {needing[0]} needs the sampler's log-probabilities, which {samples} does not have "
             "for all its turns: imitate them instead, with losses = [{name = 'nll'}] and estimator = {name = "
-            "'constant'}"
+            f"'constant'}}{beside if isinstance(stage.groups, Mixes) else ''}"
         )
+
+
+def misread(renderer: Renderer, group: Group) -> str:
+    """Returns a sentence if the model reads a recorded turn otherwise than it was said, as tokens of another vocabulary
+    or format mean something else to it; the first turn of a group stands for all."""
+    said = (turn for t in group.trajectories for turn in t.turns if turn.message is not None)
+    turn = next(said, None)
+    if turn is None or (read := _read(renderer, turn)) == turn.message:
+        return ""
+    return (
+        f"the model reads the tokens of an episode as {_short(read)}, but its message is {_short(turn.message)}, so "
+        "another model sampled them"
+    )
+
+
+def _read(renderer: Renderer, turn: Turn) -> Message | None:
+    try:
+        return renderer.parse(turn.sample.tokens.tolist())
+    except (ActionError, IndexError, KeyError, OverflowError, TypeError, ValueError):
+        return None
+
+
+def _short(message: Message | None) -> str:
+    return "nothing" if message is None else ascii(message.text or [call.name for call in message.calls])[:60]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import numpy as np
@@ -16,9 +16,8 @@ from sojourn.config.fields import Range
 from sojourn.errors import ConfigError, failure_and_place
 from sojourn.protocols import Agent, Env, Renderer
 from sojourn.rollout.runner import SamplerFor
-from sojourn.sources.agent_trial import require_demonstrable
+from sojourn.sources.agent_trial import require_demonstrable, require_sayable
 from sojourn.sources.context import SourceContext, StageContext, require_imitation
-from sojourn.sources.play_abilities import lacking
 from sojourn.types import Ending, FloatArray, Group, Message, Prompt, Role, Sample, SamplingParams, Stop, Versions
 
 
@@ -37,21 +36,44 @@ class Experts:
 
     live = False
     size = 1
+    origin = "experts"
 
     def tasks(self, steps: int) -> int:
         return min(self.distinct_tasks, self.width * steps)
 
     async def check(self, stage: StageContext) -> None:
-        if without := await lacking(stage.env, "expert", stage.limits, stage.split):
-            raise ConfigError(
-                f"stage '{stage.name}' clones demonstrations, but {without} has no expert(): define it, choose tasks "
-                "that have one, or drop the stage"
-            )
-        require_imitation(stage, "a demonstration")
-        await require_demonstrable(stage, lambda env, renderer: ExpertSampler(env, renderer, stage.agent))
+        await require_expert(stage, "a demonstration", self.origin)
 
     def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> LiveExperts:
         return LiveExperts(self, context, stage, first)
+
+
+async def require_expert(stage: StageContext, samples: str, origin: str) -> None:
+    """Raises `ConfigError` unless the stage's world has an expert whose turns its agent can say and its losses can
+    learn; `samples` says in words what is made of them."""
+    await require_an_expert(stage, "clones demonstrations")
+    require_imitation(stage, samples, origin)
+    await require_sayable_expert(stage)
+
+
+async def require_an_expert(stage: StageContext, does: str) -> None:
+    """Raises `ConfigError` unless every world of the stage has an expert; `does` says what the stage needs it for."""
+    if without := await stage.plays.lacking("expert"):
+        raise ConfigError(
+            f"stage '{stage.name}' {does}, but {without} has no expert(): define it, choose tasks that have one, or "
+            "drop the stage"
+        )
+
+
+async def require_sayable_expert(stage: StageContext) -> None:
+    """Raises `ConfigError` unless the stage's agent can say what the world's expert does, in as many tokens as a turn
+    may have."""
+
+    def sampler_of(env: Env, renderer: Renderer) -> ExpertSampler:
+        return ExpertSampler(env, renderer, stage.agent)
+
+    await require_demonstrable(stage, sampler_of)
+    await require_sayable(stage, sampler_of)
 
 
 @dataclass
@@ -95,6 +117,7 @@ class LiveExperts:
             sampler_for=expert_sampler(runner.renderer, runner.agent),
             blame=False,
         )
+        group = replace(group, origin=Experts.origin)
         if group.trajectories:
             self.played[number] = group
         return group
@@ -113,7 +136,7 @@ def _without_success(groups: Sequence[Group]) -> str:
     return "the experts did not succeed"
 
 
-def expert_sampler(renderer: Renderer, agent: Agent | None = None) -> SamplerFor:
+def expert_sampler(renderer: Renderer, agent: Agent) -> SamplerFor:
     """Returns, for each episode, a sampler that gives the actions of its environment's expert, as the agent is to say
     them."""
     return lambda env, label: ExpertSampler(env, renderer, agent)
@@ -126,7 +149,7 @@ class ExpertSampler:
 
     env: Env
     renderer: Renderer
-    agent: Agent | None = None
+    agent: Agent
     turns: int = 0
     replies: deque[Message] = field(default_factory=deque[Message])
 

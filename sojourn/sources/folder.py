@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sojourn.config.fields import FOLDER, NONBLANK, Range
+from sojourn.curricula.weighted import weighted_sample
 from sojourn.errors import ConfigError
 from sojourn.record.episodes.store import EpisodeStore
-from sojourn.sources.context import SourceContext, StageContext, require_imitation, unsampled
+from sojourn.rollout.runner import seed_of
+from sojourn.sources.context import SourceContext, StageContext, misread, require_imitation, unsampled
 from sojourn.types import Group
 
 
@@ -19,15 +25,19 @@ class Folder:
 
     The weights that sampled them are not the present ones, so losses that are right for those alone are refused; for
     recorded demonstrations, so is whatever needs the sampler's log-probabilities. With `success_only`, groups without a
-    successful episode are left out.
+    successful episode are left out. With `long_horizon` above 0, a step draws its groups, none twice, in proportion to
+    the mean number of their turns to the power of it, so that long ones are seen more often (after the resampling of
+    long-horizon trajectories of DR-Venus: Venus Team 2026, arXiv:2604.19859, of which accounts were read).
     """
 
     path: Annotated[str, FOLDER]
     stage: Annotated[str, NONBLANK]
     width: Annotated[int, Range(1)] = 16
     success_only: bool = False
+    long_horizon: Annotated[float, Range(0)] = 0.0
 
     live = False
+    origin = "folder"
 
     def tasks(self, steps: int) -> int:
         return 0
@@ -38,16 +48,22 @@ class Folder:
             raise ConfigError(
                 f"stage '{stage.name}': groups.path = '{self.path}': no recorded episodes there; give a run folder"
             )
-        if any(map(unsampled, self._groups())):
-            require_imitation(stage, f"groups.path = '{self.path}'")
+        groups = self.read()
+        if stage.renderer is not None and (sentence := misread(stage.renderer, groups[0])):
+            raise ConfigError(
+                f"stage '{stage.name}': groups.path = '{self.path}': {sentence}: use the model of that run, or export "
+                "its episodes, and imitate their messages by groups = {name = 'imported', render = true}"
+            )
+        if any(map(unsampled, groups)):
+            require_imitation(stage, f"groups.path = '{self.path}'", self.origin)
 
     def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> RecordedGroups:
-        return RecordedGroups(self.width, self._groups())
+        return RecordedGroups(self.width, self.read())
 
-    def _groups(self) -> list[Group]:
+    def read(self) -> list[Group]:
         """Returns the groups that can be used. Raises `ConfigError` where there are none."""
         with EpisodeStore(self.path) as store:
-            groups = [g for g in store.groups(self.stage) if g.trajectories]
+            groups = [replace(g, origin=Folder.origin) for g in store.groups(self.stage) if g.trajectories]
             stages = sorted({count.stage for count in store.steps()})
         if self.success_only:
             groups = [g for g in groups if any(t.success for t in g.trajectories)]
@@ -60,14 +76,25 @@ class Folder:
 
 @dataclass(frozen=True)
 class RecordedGroups:
-    """Returns `width` recorded groups per step, cycling through the groups."""
+    """Returns `width` recorded groups per step, cycling through the groups, or drawn by their length."""
 
     width: int
     groups: list[Group]
+    long_horizon: float = 0.0
+    seed: int = 0
 
     async def take(self, step: int) -> list[Group]:
         width = min(self.width, len(self.groups))
-        return [self.groups[(step * width + number) % len(self.groups)] for number in range(width)]
+        if self.long_horizon == 0:
+            return [self.groups[(step * width + number) % len(self.groups)] for number in range(width)]
+        rng = np.random.default_rng(seed_of(self.seed, "long_horizon", step))
+        return [self.groups[number] for number in weighted_sample(rng, self._weights, width)]
 
     async def close(self) -> None:
         """Does nothing: nothing is open."""
+
+    @cached_property
+    def _weights(self) -> NDArray[np.float64]:
+        """Returns how likely each group is, 0 where it has no turns: (n,)."""
+        turns = [np.mean([len(t.turns) for t in group.trajectories]) for group in self.groups]
+        return np.array(turns, dtype=np.float64) ** self.long_horizon

@@ -12,11 +12,11 @@ from typing import Annotated
 import numpy as np
 
 from sojourn.config.fields import NONBLANK, Range
-from sojourn.errors import ActionError, ConfigError, RecordError, RenderError
+from sojourn.errors import ConfigError, RecordError, RenderError
 from sojourn.protocols import Renderer
 from sojourn.record.export import read
 from sojourn.record.export.conversations import Conversation
-from sojourn.sources.context import SourceContext, StageContext, require_imitation, unsampled
+from sojourn.sources.context import SourceContext, StageContext, misread, require_imitation, unsampled
 from sojourn.sources.folder import RecordedGroups
 from sojourn.types import (
     Ending,
@@ -36,19 +36,23 @@ class Imported:
     """`width` groups per step from `files`, cycling through them in order: exports of Sojourn, or conversations.
 
     Files that `sojourn export` wrote with tokens are trained on exactly these tokens. Conversations of other programs
-    are JSON lines, a JSON list or Parquet, with `messages`, `conversations` (ShareGPT) or `prompt` and `completion`, or
-    lines of the Agent Data Protocol. They are rendered in the model's format, as if the model had written them;
-    conversations with the same beginning form a group. They were not sampled, so losses and estimators that need the
-    sampler's log-probabilities are refused. `render` treats exported files in the same way, for another model than the
-    one that played. With `success_only`, groups without a successful episode are left out.
+    are JSON lines, a JSON list or Parquet, with `messages`, `conversations` (ShareGPT), `prompt` and `completion`, or
+    `chosen` and `rejected` (a preference, which is a group of two), or lines of the Agent Data Protocol. They are
+    rendered in the model's format, as if the model had written them; conversations with the same beginning form a
+    group. They were not sampled, so losses and estimators that need the sampler's log-probabilities are refused.
+    `render` treats exported files in the same way, for another model than the one that played. With `success_only`,
+    groups without a successful episode are left out. With `long_horizon` above 0, long ones are drawn more often, as
+    with `folder`.
     """
 
     files: tuple[Annotated[str, NONBLANK], ...]
     width: Annotated[int, Range(1)] = 16
     success_only: bool = False
     render: bool = False
+    long_horizon: Annotated[float, Range(0)] = 0.0
 
     live = False
+    origin = "imported"
 
     def __post_init__(self) -> None:
         if not self.files:
@@ -63,7 +67,7 @@ class Imported:
         if not count:
             raise ConfigError(f"stage '{stage.name}': {self._files_setting} holds nothing to learn from")
         if count[True]:
-            require_imitation(stage, self._files_setting)
+            require_imitation(stage, self._files_setting, self.origin)
 
     def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> RecordedGroups:
         groups = _Groups(context.renderer, context.runner.max_context)
@@ -81,7 +85,7 @@ class Imported:
             )
         if not kept:
             raise ConfigError(f"stage '{stage}': {self._files_setting} holds no usable groups")
-        return RecordedGroups(self.width, kept)
+        return RecordedGroups(self.width, kept, self.long_horizon, context.runner.seed)
 
     @property
     def _files_setting(self) -> str:
@@ -131,28 +135,12 @@ class _Groups:
                 seen[episode.id] += 1
                 repeated = seen[episode.id] > 1
                 episodes.append(replace(episode, id=f"{episode.id}#{seen[episode.id]}") if repeated else episode)
-            yield replace(group, episodes=tuple(episodes))
+            yield replace(group, episodes=tuple(episodes), origin=Imported.origin)
 
     def _require_readable(self, path: Path, group: Group) -> None:
         """Raises `ConfigError` for tokens of another vocabulary or format, which mean something else to this model."""
-        turns = [turn for t in group.trajectories for turn in t.turns if turn.message is not None]
-        if turns and (read := _read(self.renderer, turns[0])) != turns[0].message:
-            raise ConfigError(
-                f"groups.files: {path}: the model reads the tokens of an episode as {_short(read)}, but its message "
-                f"is {_short(turns[0].message)}, so another model sampled them: add render = true to imitate "
-                "the messages"
-            )
-
-
-def _read(renderer: Renderer, turn: Turn) -> Message | None:
-    try:
-        return renderer.parse(turn.sample.tokens.tolist())
-    except (ActionError, IndexError, KeyError, OverflowError, TypeError, ValueError):
-        return None
-
-
-def _short(message: Message | None) -> str:
-    return "nothing" if message is None else ascii(message.text or [call.name for call in message.calls])[:60]
+        if sentence := misread(self.renderer, group):
+            raise ConfigError(f"groups.files: {path}: {sentence}: add render = true to imitate the messages")
 
 
 def rendered(conversation: Conversation, renderer: Renderer) -> Trajectory:

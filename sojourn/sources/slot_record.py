@@ -8,6 +8,7 @@ prompts differ, and sampling continues from there.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 
 from sojourn.codec import from_plain, to_plain
 from sojourn.protocols import Sampler
+from sojourn.sources.horizon import Budget
 from sojourn.types import FloatArray, IntArray, Prompt, Sample, SamplingParams, Stop, Task, Versions
 
 
@@ -29,33 +31,40 @@ class RecordedSample:
 
 @dataclass
 class SlotRecord:
-    """Holds the tasks of one slot, the first one and those redrawn, and the samples of each episode by its label."""
+    """Holds the tasks of one slot, the first one and those redrawn, the samples of each episode by its label, the
+    budget of its episodes, which is decided when the slot starts, and how many episodes each task is played."""
 
     tasks: list[Task] = field(default_factory=list)
     episodes: dict[str, list[RecordedSample]] = field(default_factory=dict)
+    budget: Budget | None = None
+    sizes: list[int] = field(default_factory=list)
 
     def sampler(self, engine: Sampler, label: str) -> RecordingSampler:
         """Returns a sampler for one play, which returns the recorded samples first, then draws and records new ones."""
-        return RecordingSampler(engine, self.episodes.setdefault(label, []))
+        recorded = self.episodes.setdefault(label, [])
+        return RecordingSampler(engine, recorded, self.budget.turns if self.budget is not None else sys.maxsize)
 
     def state(self) -> Mapping[str, Any]:
         episodes = {label: [_state(recorded) for recorded in samples] for label, samples in self.episodes.items()}
-        return {"tasks": to_plain(self.tasks), "episodes": episodes}
+        budget = self.budget and list(self.budget)
+        return {"tasks": to_plain(self.tasks), "episodes": episodes, "budget": budget, "sizes": list(self.sizes)}
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> SlotRecord:
         tasks = from_plain(state["tasks"], list[Task])
-        return cls(
-            tasks, {label: [_from_state(data) for data in samples] for label, samples in state["episodes"].items()}
-        )
+        samples = {label: [_from_state(data) for data in each] for label, each in state["episodes"].items()}
+        budget = Budget(*state["budget"]) if state.get("budget") else None
+        return cls(tasks, samples, budget, list(state.get("sizes", ())))  # an older run has groups of one size
 
 
 @dataclass
 class RecordingSampler:
-    """Samples the turns of one play; `recorded` has its samples so far, of which the first `turn` were returned."""
+    """Samples the turns of one play, which may take `max_turns`; `recorded` has its samples so far, of which the first
+    `turn` were returned."""
 
     engine: Sampler
     recorded: list[RecordedSample]
+    max_turns: int = sys.maxsize
     turn: int = 0
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from sojourn.config.fields import Range
-from sojourn.errors import ConfigError, InfrastructureError, failure_and_place
-from sojourn.rewards.reward_cache import judged
+from sojourn.abilities import origin_of
+from sojourn.config.fields import Kind, Range
+from sojourn.errors import ConfigError
+from sojourn.rewards.reward_cache import scored_or_failed
 from sojourn.rollout.runner import SamplerFor
-from sojourn.sources.context import SourceContext, StageContext
+from sojourn.schedules import Constant, Schedule
+from sojourn.sources.context import SourceContext, StageContext, require_played
+from sojourn.sources.horizon import Budget, Horizon
 from sojourn.sources.slot_record import SlotRecord
-from sojourn.types import Group, Score
+from sojourn.types import Group, SamplingParams, Score, Task
+
+Signal = Literal["success", "outcome", "score"]  # what the trajectories of a seat are compared by
+MASTERED = "mastered"  # in the state: how many steps reached the horizon's goal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,24 +36,36 @@ class Slots:
     arXiv:2503.14476, section 3.2, eq. 11), so that a step trains `width` groups that have one. Which tasks a slot plays
     follows from its own groups alone, never from timing.
 
-    A group has a signal if trajectories of the same seat differ by `signal`: those of different seats are not compared,
-    as group-relative estimators do not either. "success" is the paper's rule, by which some of them succeed and some do
+    A group has a signal if trajectories of the same seat differ by `signal`; only those of one seat are compared, as
+    group-relative estimators do. "success" is the paper's rule, by which some of them succeed and some do
     not; where the world never reports success, their outcomes are compared. "outcome" compares the reward for the
-    result, without penalties and shaping; "score" compares the whole reward.
+    result, without penalties and shaping; "score" compares the whole reward. A group in which failures of the world or
+    of the reward left no two trajectories of a seat is not redrawn, as that says nothing about its task.
 
     `max_redraws` bounds how often a slot plays another task, as some worlds never give a signal. The default, 29,
     allows 30 groups for each that is trained, as in the authors' script. `exhausted` says what becomes of the last:
     "drop" leaves it out, so that the step trains fewer groups; "keep" trains it; "stop" ends the run, as the authors'
-    code does. The metrics `redrawn` and `exhausted` count the two per step.
+    code does. With "redraw", the metrics `redrawn` and `exhausted` count, per step, the further
+    tasks that were played and the slots that were left without a signal.
+
+    Episodes may be short at first. `horizon` is a schedule of the fraction of `limits.turns` that the episodes of each
+    step may take, and `token_horizon` of `sampling.max_tokens`; what is decided when a slot starts holds for all its
+    episodes, and evaluations have the whole budget. With `{name = "stairs", factors = [0.33, 0.67, 1], every = 100}`
+    the horizon grows as in ScalingInter-RL (Xi et al. 2025, arXiv:2509.08755, as in the authors' code). With a
+    `horizon_goal` above 0 the schedules count only the steps in which at least that fraction of episodes succeeded. The
+    metrics `horizon_turns` and `horizon_tokens` tell a step's budget.
     """
 
     width: Annotated[int, Range(1)] = 8
     size: Annotated[int, Range(1)] = 8
     max_lag: Annotated[int, Range(0)] = 0
     zero_signal: Literal["keep", "drop", "redraw"] = "keep"
-    signal: Literal["success", "outcome", "score"] = "success"
+    signal: Signal = "success"
     max_redraws: Annotated[int, Range(0)] = 29
     exhausted: Literal["drop", "keep", "stop"] = "drop"
+    horizon: Annotated[Schedule, Kind("schedule")] = field(default_factory=Constant)
+    token_horizon: Annotated[Schedule, Kind("schedule")] = field(default_factory=Constant)
+    horizon_goal: Annotated[float, Range(0, 1)] = 0.0
 
     live = True
 
@@ -57,6 +75,21 @@ class Slots:
                 f'zero_signal = "{self.zero_signal}" with size = 1: a lone episode always scores like its group; '
                 'use "keep", or a size of 2 or more'
             )
+        if self.horizon_goal and not self.grows:
+            raise ValueError(
+                f"horizon_goal = {self.horizon_goal:g} without a horizon that grows: say how, such as horizon = "
+                '{name = "stairs", factors = [0.5, 1], every = 20}, or leave the goal out'
+            )
+
+    @property
+    def grows(self) -> bool:
+        """Returns whether the budgets of episodes change over the stage."""
+        return (self.horizon, self.token_horizon) != (Constant(), Constant())
+
+    @property
+    def signal_of_training(self) -> Signal:
+        """Returns by what a group has a signal: by `signal` where that decides, by the score where all are trained."""
+        return "score" if self.zero_signal == "keep" else self.signal
 
     def tasks(self, steps: int) -> int:
         """Returns how many tasks of the curriculum `steps` steps take, without redraws."""
@@ -75,8 +108,8 @@ class Slots:
         return LiveSlots(self, context, stage, steps, first)
 
 
-def has_zero_signal(group: Group, scores: Sequence[Score], signal: str = "score") -> bool:
-    """Returns whether no two trajectories of the same seat differ by `Slots.signal`, so that a group has no signal."""
+def has_zero_signal(group: Group, scores: Sequence[Score], signal: Signal) -> bool:
+    """Returns True if, within each seat, all trajectories of a group have the same value of `signal`."""
     reports_success = any("success" in turn.info for trajectory in group.trajectories for turn in trajectory.turns)
     if signal == "success" and reports_success:
         values = [float(trajectory.success) for trajectory in group.trajectories]
@@ -84,6 +117,12 @@ def has_zero_signal(group: Group, scores: Sequence[Score], signal: str = "score"
         values = [score.total if signal == "score" else score.result for score in scores]
     seats = [trajectory.agent for trajectory in group.trajectories]
     return len({(seat, float(np.float32(value))) for seat, value in zip(seats, values, strict=True)}) <= len(set(seats))
+
+
+def lacks_comparison(group: Group) -> bool:
+    """Returns whether episodes of a group failed, and left no two trajectories of the same seat to compare."""
+    left = Counter(trajectory.agent for trajectory in group.trajectories)
+    return any(episode.error is not None for episode in group.episodes) and max(left.values(), default=0) < 2
 
 
 @dataclass
@@ -105,18 +144,32 @@ class LiveSlots:
     _running: dict[int, asyncio.Task[Group]] = field(default_factory=dict)
     _records: defaultdict[int, SlotRecord] = field(default_factory=lambda: defaultdict(SlotRecord))
     _counts: Counter[str] = field(default_factory=Counter)
+    _budget: Budget = field(init=False)  # of the newest step
+    _horizon: Horizon = field(init=False)
+
+    def __post_init__(self) -> None:
+        config, limits = self.config, self.context.runner.config.limits
+        self._budget = full = Budget(limits.turns, self.context.params.max_tokens)
+        self._horizon = Horizon(config.horizon, config.token_horizon, config.horizon_goal, full, self.steps)
 
     def state(self) -> Mapping[str, Any]:
-        return {str(slot): record.state() for slot, record in self._records.items()}
+        records = {str(slot): record.state() for slot, record in self._records.items()}
+        return records | ({MASTERED: self._horizon.mastered} if self._horizon.mastered else {})
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._records.update({int(slot): SlotRecord.of(record) for slot, record in state.items()})
+        self._horizon.mastered = state.get(MASTERED, 0)
+        self._records.update({int(slot): SlotRecord.of(state[slot]) for slot in state if slot != MASTERED})
+
+    def observe(self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> None:
+        self._horizon.observe(groups, origin_of(self.config))
 
     async def take(self, step: int) -> list[Group]:
         width = self.config.width
         self._started = max(self._started, step * width - 1)
         last = min((step + self.config.max_lag + 1) * width, self.steps * width)
         for slot in range(self._started + 1, last):
+            record = self._records[slot]
+            record.budget = record.budget or self._horizon.budget(slot // width)
             self._running[slot] = asyncio.create_task(self._fill(slot), name=f"slot-{slot}")
         self._started = max(self._started, last - 1)
         tasks = {slot: self._running[slot] for slot in range(step * width, (step + 1) * width)}
@@ -126,12 +179,8 @@ class LiveSlots:
             await self.close()
             raise
         done = await asyncio.gather(*(self._judged(group) for group in done))
-        episodes = [episode for group in done for episode in group.episodes]
-        if all(episode.error is not None for episode in episodes):
-            raise InfrastructureError(
-                f"all {len(episodes)} episodes of step {step} failed; the last cause: "
-                f"{failure_and_place(episodes[-1].error, episodes[-1].traceback)}"
-            )
+        require_played(done, step)
+        self._budget = self._records[step * width].budget or self._budget
         redrawn = sum(len(self._records[slot].tasks) - 1 for slot in tasks)
         for slot in tasks:
             del self._running[slot], self._records[slot]
@@ -146,7 +195,8 @@ class LiveSlots:
     def metrics(self) -> Mapping[str, float]:
         """Returns, since the last call, how many groups were redrawn and how many slots ended without a signal."""
         counts, self._counts = self._counts, Counter()
-        return {name: float(count) for name, count in counts.items()}
+        grown = zip(("horizon_turns", "horizon_tokens"), self._budget, strict=True) if self.config.grows else ()
+        return {name: float(count) for name, count in (*counts.items(), *grown)}
 
     async def close(self) -> None:
         """Cancels the episodes that are still running."""
@@ -156,31 +206,44 @@ class LiveSlots:
         self._running.clear()
 
     async def _fill(self, slot: int) -> Group:
-        redraw, record, params = 0, self._records[slot], self.context.params
+        redraw, record = 0, self._records[slot]
+        _, max_tokens = record.budget or self._budget
+        params, size_of = replace(self.context.params, max_tokens=max_tokens), self._size_of()
         while True:
             if redraw == len(record.tasks):
                 record.tasks.append(self.context.curriculum.draw(self.first + slot, redraw))
+            if redraw == len(record.sizes):
+                record.sizes.append(size_of(record.tasks[redraw]))
             label = f"{self.stage}/{slot}/{redraw}"
-            group = await self.context.runner.play_group(
-                record.tasks[redraw], slot, self.config.size, params, label, sampler_for=self._recording(record)
-            )
+            group = await self._play(record, slot, redraw, params, label)
             if self.config.zero_signal == "redraw":
                 group = await self._judged(group)
-            if self.config.zero_signal != "redraw" or not await self._has_zero_signal(group):
+            if self.config.zero_signal != "redraw" or lacks_comparison(group) or not await self._has_zero_signal(group):
                 return group
             if redraw == self.config.max_redraws:
                 return self._exhausted(group, redraw + 1)
             redraw += 1
+
+    async def _play(self, record: SlotRecord, slot: int, redraw: int, params: SamplingParams, label: str) -> Group:
+        """Plays the task that a slot drew as its `redraw`-th."""
+        task, size = record.tasks[redraw], record.sizes[redraw]
+        return await self.context.runner.play_group(
+            task, slot, size, params, label, sampler_for=self._recording(record)
+        )
+
+    def _size_of(self) -> Callable[[Task], int]:
+        """Returns what says, for a slot that begins now, how many episodes a task is played."""
+        return lambda task: self.config.size
 
     def _recording(self, record: SlotRecord) -> SamplerFor:
         return lambda env, label: record.sampler(self.context.runner.sampler, label)
 
     async def _judged(self, group: Group) -> Group:
         """Scores a group. Where the reward's server failed, its episodes are counted as failed, and returned so."""
-        scored, _ = await judged(self.context.rewards.score, group)
+        scored, _ = await scored_or_failed(self.context.rewards.score, group)
         for before, episode in zip(group.episodes, scored.episodes, strict=True):
             if episode.error != before.error:
-                self.context.runner.count(episode)
+                self.context.runner.count(episode, again=True)
         return scored
 
     async def _has_zero_signal(self, group: Group) -> bool:

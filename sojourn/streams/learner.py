@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -80,8 +81,8 @@ class Learner:
                 self._adam.state[named[name]][key] = torch.as_tensor(value)
 
 
-class LearnedStream:
-    """Base of streams with one network of their own, which `build` makes; its state is theirs."""
+class OwnsNetwork:
+    """Base of whatever learns by one network of its own, which `build` makes; its state is the network's."""
 
     lr: float
     seed: int
@@ -98,6 +99,13 @@ class LearnedStream:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.learner.restore(state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnedStream(OwnsNetwork):
+    """Base of streams that learn: with `frozen`, the network keeps what an equal stream of the stage before learned."""
+
+    frozen: bool = field(default=False, compare=False)
 
 
 def normalised(rows: torch.Tensor) -> torch.Tensor:

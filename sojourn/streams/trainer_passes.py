@@ -9,12 +9,13 @@ import numpy as np
 from sojourn.abilities import HasHiddenStates
 from sojourn.batch.flatten import flatten, scatter
 from sojourn.errors import ConfigError
-from sojourn.protocols import PerTurn, Place, Renderer, Trainer, TurnStates
-from sojourn.types import Batch, FloatArray, Forward, Group, Score
+from sojourn.protocols import Forward, PerTurn, Renderer, StepContext, Trainer, TurnSpan, TurnStates
+from sojourn.types import Batch, FloatArray, Group, Score
 
 
-class TrainerPasses:
-    """The forward passes of one step. Each is made once, when the first stream reads from it."""
+class TrainerPasses(StepContext):
+    """Implements `StepContext` by the trainer's forward passes: each is made once, when a stream first reads from
+    it."""
 
     def __init__(
         self,
@@ -29,49 +30,50 @@ class TrainerPasses:
         self.groups, self.scores, self.trainer = groups, scores, trainer
         self.renderer, self._critic = renderer, critic
         self._passes: dict[bool, Forward] = {}
-        self._flat: tuple[Batch, list[Place]] | None = None
-        self._states: list[list[TurnStates]] | None = None
+        self._flat: tuple[Batch, list[TurnSpan]] | None = None
+        self._states: dict[bool, list[list[TurnStates]]] = {}
 
-    async def read(self, column: Callable[[Forward], FloatArray], *, reference: bool = False) -> PerTurn:
-        """Returns a column of a pass for every sampled token, under the present weights or, with `reference`, under
-        those that the stage began with."""
-        batch, places = self.flat
+    async def read(self, select: Callable[[Forward], FloatArray], *, reference: bool = False) -> PerTurn:
+        """Returns what `select` takes from a pass, for every sampled token, under the present weights or, with
+        `reference`, under those that the stage began with."""
+        batch, spans = self.flat
         if reference not in self._passes:
             critic = self._critic and not reference
             self._passes[reference] = await self.trainer.forward(batch, reference=reference, critic=critic)
-        return scatter(self.groups, column(self._passes[reference]), places)
+        return scatter(self.groups, select(self._passes[reference]), spans)
 
-    async def states(self) -> list[list[TurnStates]]:
-        """Returns the policy's hidden states around each turn, by group and trajectory."""
-        if self._states is None:
+    async def states(self, *, reference: bool = False) -> list[list[TurnStates]]:
+        """Returns the hidden states around each turn, by group and trajectory, of the present weights or, with
+        `reference`, of those that the stage began with."""
+        if reference not in self._states:
             if not isinstance(self.trainer, HasHiddenStates):
                 raise ConfigError(
                     f"a stream reads the policy's hidden states, which {type(self.trainer).__name__} does not give: "
                     "use backend = {name = 'torch'}, or another stream"
                 )
-            batch, places = self.flat
-            sampled = sorted(place for place in places if place.stop > place.start)
-            around = np.array([(place.start - 1, place.stop - 1) for place in sampled], dtype=np.int64).reshape(-1, 2)
-            rows = await self.trainer.hidden_states(batch, around.ravel())
+            batch, spans = self.flat
+            sampled = sorted(span for span in spans if span.stop > span.start)
+            around = np.array([(span.start - 1, span.stop - 1) for span in sampled], dtype=np.int64).reshape(-1, 2)
+            rows = await self.trainer.hidden_states(batch, around.ravel(), reference=reference)
             pairs = rows.reshape(len(sampled), 2, rows.shape[1])
-            numbers = {(p.group, p.trajectory): [] for p in places}
-            for number, place in enumerate(sampled):
-                numbers[place.group, place.trajectory].append(number)
-            self._states = [
+            numbers = {(p.group, p.trajectory): [] for p in spans}
+            for number, span in enumerate(sampled):
+                numbers[span.group, span.trajectory].append(number)
+            self._states[reference] = [
                 [self._around(sampled, pairs, numbers.get((g, t), [])) for t in range(len(group.trajectories))]
                 for g, group in enumerate(self.groups)
             ]
-        return self._states
+        return self._states[reference]
 
     @property
-    def flat(self) -> tuple[Batch, list[Place]]:
-        """Returns the step's flat batch, and the place of each turn's tokens in it."""
+    def flat(self) -> tuple[Batch, list[TurnSpan]]:
+        """Returns the step's flat batch, and the span of each turn's tokens in it."""
         if self._flat is None:
             self._flat = flatten(self.groups)
         return self._flat
 
     @staticmethod
-    def _around(sampled: Sequence[Place], pairs: FloatArray, numbers: Sequence[int]) -> TurnStates:
+    def _around(sampled: Sequence[TurnSpan], pairs: FloatArray, numbers: Sequence[int]) -> TurnStates:
         return TurnStates([sampled[n].turn for n in numbers], *(pairs[list(numbers), side] for side in (0, 1)))
 
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from sojourn.config.fields import Range
+from sojourn.errors import ConfigError
 from sojourn.protocols import PerTurn, StepContext, TurnStates
 from sojourn.streams.learner import LearnedStream, layers, normalised
 from sojourn.streams.trainer_passes import at_last_token
-from sojourn.types import FloatArray, Score, Trajectory
+from sojourn.types import FloatArray, Group, Score, Trajectory
 
+CANDIDATES = "candidates"  # the origin of groups of actions at one state
 Fraction = Annotated[float, Range(0, 1)]
 
 
@@ -32,13 +34,20 @@ class Transitions(NamedTuple):
     done: FloatArray  # (n,)
 
 
-class Critics(torch.nn.Module):
-    """Two critics of states (V) and two of utterances (Q), with slow copies of them as target networks."""
+class Choice(NamedTuple):
+    """Hidden states after different actions at one state, and the number of the one that was recorded."""
 
-    def __init__(self, size: int, hidden_size: int) -> None:
+    actions: FloatArray  # (n, H)
+    recorded: int
+
+
+class Critics(torch.nn.Module):
+    """Holds `count` critics of states (V) and as many of utterances (Q), with slow copies as target networks."""
+
+    def __init__(self, size: int, hidden_size: int, count: int) -> None:
         super().__init__()
-        self.v = torch.nn.ModuleList(layers(size, hidden_size, 1) for _ in range(2))
-        self.q = torch.nn.ModuleList(layers(size, hidden_size, 1) for _ in range(2))
+        self.v = torch.nn.ModuleList(layers(size, hidden_size, 1) for _ in range(count))
+        self.q = torch.nn.ModuleList(layers(size, hidden_size, 1) for _ in range(count))
         self.slow_v, self.slow_q = deepcopy(self.v).requires_grad_(False), deepcopy(self.q).requires_grad_(False)
 
     @torch.no_grad()
@@ -58,9 +67,31 @@ class UtteranceAdvantage(LearnedStream):
     `target_update_rate` at each update; that of V_k is the target network's Q_k of the utterance that was played, by
     expectile regression (0.5: the mean). The paper samples a new utterance for each update of V; its offline code has
     the expectile form, with 0.9. The critics read the policy's last hidden states from when the turn was played, where
-    the paper trains a text encoder. After each step, once the stream was read, come `updates` updates on `batch_size`
-    turns from the buffer, which holds the last `capacity` turns; in the first `warmup` steps the advantage is 0.
+    the paper trains a text encoder; with `features` = "start" they are those of the policy as the stage began, so that
+    critics that are frozen go on to judge the same features while the policy changes. After each step, once the stream
+    was read, come `updates` updates on `batch_size` turns from the buffer, which holds the last `capacity` turns; in
+    the first `warmup` steps the advantage is 0. With `discount` 0, Q learns each turn's own reward.
+
+    More than two `critics` are an ensemble, whose members differ by their initial weights and learn each from its own
+    targets. With `pessimism` "deviation", the value of an utterance and that of a state are the mean of the critics
+    minus `deviations` times their standard deviation, in place of their minimum (the two objectives of RO2O: Wen et al.
+    2023, arXiv:2309.16973, by its code; there all of the 10 critics of continuous actions learn from the targets'
+    minimum, are smoothed, and learn to be lower by a deviation for the actions of the policy). The metric
+    `disagreement` is the mean standard deviation of Q on the step; with `output` "disagreement" the stream has that
+    name, and gives the deviation of each turn in place of its advantage.
+
+    With `conservatism` above 0 Q is kept low for actions that nobody took: in groups of the source `candidates` with
+    the recorded action, `conservatism` times logsumexp Q over the group's different actions minus Q of the recorded one
+    is added to the loss of each Q (conservative Q-learning: Kumar et al. 2020, arXiv:2006.04779, eq. 4, by its code for
+    discrete actions, where the sum is over all actions). Only the groups of the step are read for that.
     """
+
+    features: Literal["policy", "start"] = "policy"
+    critics: Annotated[int, Range(2)] = 2
+    pessimism: Literal["min", "deviation"] = "min"
+    deviations: Annotated[float, Range(0)] = 1.0
+    output: Literal["advantage", "disagreement"] = "advantage"
+    conservatism: Annotated[float, Range(0)] = 0.0
 
     discount: Fraction = 0.95
     target_update_rate: Annotated[float, Range(above=0, max=1)] = 0.1
@@ -74,25 +105,35 @@ class UtteranceAdvantage(LearnedStream):
     seed: Annotated[int, Range(0)] = 0
     _memory: dict[str, Any] = field(default_factory=lambda: {"steps": 0}, init=False, repr=False, compare=False)
 
-    provides = "utterance_advantage"
-    reference = False
+    @property
+    def provides(self) -> str:
+        return "utterance_advantage" if self.output == "advantage" else "disagreement"
+
+    @property
+    def origins(self) -> Sequence[str]:
+        return (CANDIDATES,) if self.conservatism else ()
+
+    @property
+    def reference(self) -> bool:
+        return self.features == "start"
 
     def build(self, size: int) -> torch.nn.Module:
-        return Critics(size, self.hidden_size)
+        return Critics(size, self.hidden_size, self.critics)
 
     async def __call__(self, context: StepContext) -> PerTurn:
         return [
             at_last_token(
-                group, [self._advantages(len(t.turns), s) for t, s in zip(group.trajectories, states, strict=True)]
+                group, [self._by_turn(len(t.turns), s) for t, s in zip(group.trajectories, states, strict=True)]
             )
-            for group, states in zip(context.groups, await context.states(), strict=True)
+            for group, states in zip(context.groups, await self._states(context), strict=True)
         ]
 
     async def learn(self, context: StepContext) -> Mapping[str, float]:
-        """Learns from the buffer; `error` is the mean squared error of Q1 and Q2 on the step before the updates."""
+        """Learns from the buffer; `error` is the mean squared error of the Qs on the step before the updates, and
+        `disagreement` their mean standard deviation there."""
         new = [
             _transitions(trajectory, states, score)
-            for group, of_group, judged in zip(context.groups, await context.states(), context.scores, strict=True)
+            for group, of_group, judged in zip(context.groups, await self._states(context), context.scores, strict=True)
             for trajectory, states, score in zip(group.trajectories, of_group, judged, strict=True)
             if states.turns
         ]
@@ -101,15 +142,17 @@ class UtteranceAdvantage(LearnedStream):
             return {}
         self._remember(played)
         with torch.no_grad():
-            error = float(self._errors(played)[0]) / 2
+            error = float(self._errors(played)[0]) / self.critics
+            disagreement = float(self._q_values(played.after).std(0, correction=0).mean())
+        choices = _choices(context.groups, await self._states(context)) if self.conservatism else []
         rng = np.random.default_rng((self.seed, self._memory["steps"]))
         for _ in range(self.updates):
             chosen = rng.integers(0, len(self._memory["moves"].reward), self.batch_size)
             q, v = self._errors(Transitions(*(column[chosen] for column in self._memory["moves"])))
-            self.learner.update(q + v)
+            self.learner.update(q + v + self.conservatism * self._overestimate(choices) if choices else q + v)
             self.learner.net(played.before.shape[1]).update_targets(self.target_update_rate)
         self._memory["steps"] += 1
-        return {"error": error}
+        return {"error": error, "disagreement": disagreement}
 
     def state(self) -> Mapping[str, Any]:
         transitions = self._memory.get("moves")
@@ -121,6 +164,9 @@ class UtteranceAdvantage(LearnedStream):
         self._memory["steps"] = state["steps"]
         if "moves" in state:
             self._memory["moves"] = Transitions(**state["moves"])
+
+    async def _states(self, context: StepContext) -> list[list[TurnStates]]:
+        return await context.states(reference=self.reference)
 
     def _errors(self, transitions: Transitions) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the mean losses of Q and of V, each summed over both critics."""
@@ -135,23 +181,64 @@ class UtteranceAdvantage(LearnedStream):
             v = v + (2 * torch.where(gap > 0, self.expectile, 1 - self.expectile) * gap.square()).mean()
         return q, v
 
+    def _overestimate(self, choices: Sequence[Choice]) -> torch.Tensor:
+        """Returns the mean, over states, of logsumexp Q over the actions minus Q of the recorded one, summed over the
+        critics."""
+        gaps = [(q := self._q_values(c.actions)).logsumexp(1) - q[:, c.recorded] for c in choices]
+        return torch.stack(gaps).mean(0).sum()
+
     def _remember(self, new: Transitions) -> None:
         known = self._memory.get("moves")
         both = new if known is None else _concatenated([known, new])
         self._memory["moves"] = Transitions(*(column[-self.capacity :] for column in both))
 
     @torch.no_grad()
-    def _advantages(self, turns: int, states: TurnStates) -> list[float]:
+    def _by_turn(self, turns: int, states: TurnStates) -> list[float]:
+        """Returns the advantage of each turn, or how much the critics disagree about it: (T,)."""
         out = [0.0] * turns
         if not states.turns or self._memory["steps"] < self.warmup:
             return out
-        net = self.learner.net(states.after.shape[1])
-        before, after = (normalised(torch.from_numpy(rows)) for rows in (states.before, states.after))
-        q = torch.minimum(*(head(after)[:, 0] for head in net.q))
-        v = torch.minimum(*(head(before)[:, 0] for head in net.v))
-        for turn, gain in zip(states.turns, (q - v).tolist(), strict=True):
-            out[turn] = gain
+        q = self._q_values(states.after)
+        if self.output == "advantage":
+            before = normalised(torch.from_numpy(states.before))
+            v = torch.stack([head(before)[:, 0] for head in self.learner.net(before.shape[1]).v])
+            found = self._pessimistic(q) - self._pessimistic(v)
+        else:
+            found = q.std(0, correction=0)
+        for turn, number in zip(states.turns, found.tolist(), strict=True):
+            out[turn] = number
         return out
+
+    def _q_values(self, after: FloatArray) -> torch.Tensor:
+        """Returns what each critic of utterances says of each row (n, H): (`critics`, n)."""
+        rows = normalised(torch.as_tensor(after))
+        return torch.stack([head(rows)[:, 0] for head in self.learner.net(rows.shape[1]).q])
+
+    def _pessimistic(self, values: torch.Tensor) -> torch.Tensor:
+        """Returns one value of those of all critics (`critics`, n): (n,)."""
+        if self.pessimism == "min":
+            return values.min(0).values
+        return values.mean(0) - self.deviations * values.std(0, correction=0)
+
+
+def _choices(groups: Sequence[Group], states: Sequence[Sequence[TurnStates]]) -> list[Choice]:
+    """Returns, for each group of candidates that has the recorded action and others, its different actions."""
+    found, candidates = list[Choice](), [group for group in groups if group.origin == CANDIDATES]
+    if candidates and not any(t.turns[0].info.get("recorded") for group in candidates for t in group.trajectories):
+        raise ConfigError(
+            "utterance_advantage: conservatism compares the recorded action with others, but the candidates leave it "
+            "out: set groups.recorded = true, or drop conservatism"
+        )
+    for group, of_group in zip(groups, states, strict=True):
+        actions, recorded = dict[bytes, FloatArray](), b""
+        for trajectory, around in zip(group.trajectories, of_group, strict=True):
+            if group.origin == CANDIDATES and around.turns:
+                key = trajectory.turns[0].sample.tokens.tobytes()
+                actions[key] = around.after[0]
+                recorded = key if trajectory.turns[0].info.get("recorded") else recorded
+        if recorded and len(actions) > 1:
+            found.append(Choice(np.stack(list(actions.values())), list(actions).index(recorded)))
+    return found
 
 
 def _transitions(trajectory: Trajectory, states: TurnStates, score: Score) -> Transitions:

@@ -17,7 +17,9 @@ from sojourn.call_text import call_text
 from sojourn.errors import RecordError
 from sojourn.files import open_regular
 from sojourn.record.blobs import Blobs
+from sojourn.record.episodes.address import Address
 from sojourn.record.episodes.episode_row import EpisodeRow
+from sojourn.record.episodes.origins import RecordedOrigin
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.vocabulary import Vocabulary
 from sojourn.terminal.clean import LIMIT, clean, one_line
@@ -26,6 +28,7 @@ from sojourn.terminal.jsonable import jsonable
 from sojourn.terminal.numbers import number, signed, size
 from sojourn.types import Credit, FloatArray, Message, Role, Score, Stop, Task, Trajectory, Turn
 
+MAX_STEPS = 12  # that trained an episode again and are listed
 STYLES = {Role.SYSTEM: "dim", Role.USER: "", Role.TOOL: "cyan", Role.ASSISTANT: "green"}
 
 
@@ -65,6 +68,7 @@ class EpisodeContext:
     version: int | None = None  # of the weights after the episode's training step
     limit: int | None = LIMIT
     missing: Sequence[str] = ()
+    origin: RecordedOrigin | None = None
 
 
 def seats(record: Record) -> list[SeatRecord]:
@@ -101,7 +105,7 @@ def transcript(record: Record, context: EpisodeContext) -> Group:
     elif record.episode.traceback is not None and record.episode.close_error is None:
         lines.append(Text("An action broke the world, so the episode counts as lost.", "yellow"))
     if record.episode.traceback is not None:
-        lines += [Indented(Text(clean(record.episode.traceback, context.limit), "red"))]
+        lines += [Indented(Text(clean(record.episode.traceback, None), "red"))]  # its end says most
         lines.append(Text(f"to play its task again: {play_again(context.folder, record.episode.task)}", "dim"))
     several = len(record.episode.trajectories) > 1
     for played in turns_in_order(record):
@@ -144,15 +148,31 @@ def _head(record: Record, context: EpisodeContext) -> Text:
         f"\n{one_line(', '.join((task.env, *task.tags)))}, seed {task.seed}, {one_line(task.split)}", "not bold"
     )
     head.append(f"\ntask {task.id} {clean(json.dumps(dict(task.data), ensure_ascii=False), 400)}", "not bold dim")
-    head.append(
-        f"\naddress {one_line(entry.stage)}/{entry.step}/{entry.place}/{_index_in_group(context)}", "not bold dim"
-    )
+    address = Address(entry.stage, entry.step, entry.place, _index_in_group(context))
+    head.append(f"\naddress {one_line(str(address))}", "not bold dim")
     head.append(f", played in {number(episode.seconds)} s", "not bold dim")
+    head.append(
+        "".join(f"\n{sentence}" for sentence in _origin(context.origin)) if context.origin else "", "not bold dim"
+    )
     others = [sibling.reward for sibling in context.siblings if sibling.id != entry.id]
     if others:
         rewards = " ".join("-" if reward is None else number(reward) for reward in others)
         head.append(f"\nrewards of the other episodes of its group: {clean(rewards, 400)}", "not bold dim")
     return head
+
+
+def _origin(origin: RecordedOrigin) -> Iterator[str]:
+    """Yields where the episode's group came from, where its policy did not play it for the step, and where it was
+    recorded before or trained again."""
+    if origin.origin not in ("policy", None):
+        yield f"origin {one_line(origin.origin, 40)}"
+    if origin.first is not None:
+        first = origin.first
+        yield f"first recorded in {one_line(first.stage, 40)}, step {first.step}: {one_line(first.id)}"
+    by_origin = {use.origin: [at.step for at in origin.uses if at.origin == use.origin] for use in origin.uses}
+    for name, steps in by_origin.items():
+        shown = ", ".join(map(str, steps[:MAX_STEPS])) + (", ..." if len(steps) > MAX_STEPS else "")
+        yield f"trained again in step {shown} ({one_line(name, 40)})"
 
 
 def _index_in_group(context: EpisodeContext) -> int:

@@ -12,10 +12,13 @@ from sojourn.config.lookup import likely
 from sojourn.errors import RecordError
 from sojourn.record import metrics
 from sojourn.record.episodes import vocabulary
+from sojourn.record.episodes.address import FORM, Address
 from sojourn.record.episodes.episode_row import EpisodeRow, from_values
+from sojourn.record.episodes.origins import recorded_origin
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.search.excerpt import Excerpt
+from sojourn.record.stage_names import stages_in_words
 from sojourn.terminal.clean import LIMIT, clean, one_line
 from sojourn.terminal.episode import EpisodeContext
 from sojourn.terminal.jsonable import jsonable
@@ -31,9 +34,9 @@ def load_episode(run: Path, name: str, full: bool = False) -> tuple[Record, Epis
     with collect_warnings(missing), EpisodeStore(run) as store:
         entry = find_episode(store, name)
         siblings = group_episodes(store, entry.stage, entry.step, entry.place)
-        record = store.read(entry)
+        record, origin = store.read(entry), recorded_origin(store, entry)
     limit = None if full else LIMIT
-    return record, EpisodeContext(run, entry, siblings, _vocabulary(run), _version(run, entry), limit, missing)
+    return record, EpisodeContext(run, entry, siblings, _vocabulary(run), _version(run, entry), limit, missing, origin)
 
 
 def search_table(run: Path, query: str, limit: int, width: int) -> Group:
@@ -45,7 +48,7 @@ def search_table(run: Path, query: str, limit: int, width: int) -> Group:
     entries = [row.entry for row in page.rows]
     lines: list[RenderableType] = [Text(f"{page.total_text} episode{'s' * (page.total != 1)}", "dim")]
     if not entries:
-        names = ", ".join(one_line(name, 40) for name in stages) or "empty"
+        names = stages_in_words(one_line(name, 40) for name in stages) or "empty"
         lines = [Text(f"no episode of {one_line(str(run))} matches '{one_line(query, 200)}'; its stages are {names}")]
     else:
         lines += rows(episode_columns(entries), width, [_excerpt(row.excerpt) for row in page.rows])
@@ -72,17 +75,16 @@ def _excerpt(excerpt: Excerpt | None) -> Text:
 
 
 def find_episode(store: EpisodeStore, name: str) -> EpisodeRow:
-    """Finds an episode by its id, by its address stage/step/group/place, or by the beginning of its id."""
+    """Finds an episode by its id, by its address, or by the beginning of its id."""
     exact = list(store.query(id=name))
     if exact:
         return exact[-1]
-    stage, *numbers = name.rsplit("/", 3)
-    if len(numbers) == 3 and all(number.isdecimal() and len(number) < 19 for number in numbers):
-        step, place, number = map(int, numbers)
-        members = group_episodes(store, stage, step, place)
-        if number < len(members):
-            return members[number]
-        raise RecordError(f"there is no episode '{one_line(name)}' in {store.folder}: {_nearest_address(store, name)}")
+    if (address := Address.parse(name)) is not None:
+        members = group_episodes(store, address.stage, address.step, address.group)
+        if address.place < len(members):
+            return members[address.place]
+        nearest = _nearest_address(store, address)
+        raise RecordError(f"there is no episode '{one_line(name)}' in {store.folder}: {nearest}")
     matches = store.ids_starting_with(name, MAX_NAMED + 1)
     if len(matches) == 1:
         return list(store.query(id=matches[0]))[-1]
@@ -90,23 +92,23 @@ def find_episode(store: EpisodeStore, name: str) -> EpisodeRow:
         some = ", ".join(one_line(id_) for id_ in matches[:MAX_NAMED]) + (", ..." if len(matches) > MAX_NAMED else "")
         raise RecordError(f"the ids of several episodes in {store.folder} begin with '{name}': {some}; give more of it")
     raise RecordError(
-        f"there is no episode '{one_line(name)}' in {store.folder}: give an id, the beginning of one, or "
-        f"stage/step/group/place (sojourn show {store.folder} lists some)"
+        f"there is no episode '{one_line(name)}' in {store.folder}: give an id, the beginning of one, or an "
+        f"address {FORM}, such as rl:3/0/1 (sojourn show {store.folder} lists some)"
     )
 
 
-def _nearest_address(store: EpisodeStore, name: str) -> str:
-    """Returns which part of an address stage/step/group/place does not exist, and what exists instead."""
-    stage, step, place, _ = name.rsplit("/", 3)
+def _nearest_address(store: EpisodeStore, address: Address) -> str:
+    """Returns which part of an address does not exist, and what exists instead."""
+    stage, step, group, _ = address
     steps = [count.step for count in store.steps() if count.stage == stage]
     if not steps:
         stages = dict.fromkeys(count.stage for count in store.steps())
-        return f"its stages are {', '.join(map(one_line, stages)) or 'empty'}{likely(stage, stages)}"
-    if int(step) not in steps:
+        return f"its stages are {stages_in_words(map(one_line, stages)) or 'empty'}{likely(stage, stages)}"
+    if step not in steps:
         return f"the stage '{one_line(stage)}' has the steps {min(steps)} to {max(steps)}"
-    members = len(group_episodes(store, stage, int(step), int(place)))
+    members = len(group_episodes(store, stage, step, group))
     if members:
-        return f"the group {one_line(f'{stage}/{step}/{place}')} has the episodes 0 to {members - 1}"
+        return f"the group {one_line(f'{stage}:{step}/{group}')} has the episodes 0 to {members - 1}"
     return f"`sojourn show {store.folder} --stage {one_line(stage)} --step {step}` lists the groups of this step"
 
 

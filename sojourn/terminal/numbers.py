@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+ZERO_MEANS, ROUNDING = ("kl", "drift"), 1e-8  # divergences that fp32 does not tell from 0
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -20,8 +21,10 @@ def number(value: float) -> str:
 
 
 def metric(values: Mapping[str, float], name: str) -> str:
-    """Returns a metric as `number` does, "-" if it is absent."""
-    return number(values[name]) if name in values else "-"
+    """Returns a metric as `number` does, "-" if it is absent. Rounding errors of a mean that is 0 are shown as 0."""
+    if name not in values:
+        return "-"
+    return number(0.0 if name in ZERO_MEANS and abs(values[name]) < ROUNDING else values[name])
 
 
 def percent(values: Mapping[str, float], name: str) -> str:

@@ -39,7 +39,7 @@ class Column:
 def fit_columns(columns: Sequence[Column], width: int) -> list[Column]:
     """Returns the columns that fit side by side, without empty ones that may be left out."""
     kept = [column for column in columns if not (column.empty and column.drop_priority)]
-    while _total_width(kept) > width and any(column.drop_priority for column in kept):
+    while total_width(kept) > width and any(column.drop_priority for column in kept):
         kept.remove(max(kept, key=lambda column: column.drop_priority))
     return kept
 
@@ -52,7 +52,7 @@ def rows(
     If even the columns that must stay are too wide, the first is put on a line of its own above the others.
     """
     kept = fit_columns(columns, width)
-    first_apart = _total_width(kept) > width
+    first_apart = total_width(kept) > width
     headings = [column.heading for column in kept]
     yield from _row(kept, headings, first_apart, "dim")
     for number in range(len(kept[0].cells)):
@@ -74,5 +74,6 @@ def _row(columns: Sequence[Column], cells: Sequence[str], first_apart: bool, sty
     yield text
 
 
-def _total_width(columns: Sequence[Column]) -> int:
+def total_width(columns: Sequence[Column]) -> int:
+    """Returns how many characters wide the columns are side by side."""
     return sum(column.width for column in columns) + len(GAP) * (len(columns) - 1)

@@ -23,6 +23,7 @@ from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.record.run_status import CHAT_FORMAT, RunStatus, read_status
+from sojourn.record.stage_names import stages_in_words
 from sojourn.terminal.clean import clean, one_line
 from sojourn.terminal.evaluations import side_by_side
 from sojourn.terminal.jsonable import jsonable
@@ -87,9 +88,9 @@ def overview(path: Path, width: int, stage: str = "") -> Group:
             lines += [Text(), _evaluations(run, width)]
         measured = _lines(path, problems)
         lines += _steps(measured, stage or run.stage, width)
-        lines += [Text(f"diagnosis: {clean(str(finding))}", "yellow") for finding in findings(path, measured)]
         with EpisodeStore(path) as store:
-            lines += _failures(store)
+            lines += [Text(f"diagnosis: {clean(str(finding))}", "yellow") for finding in findings(store, measured)]
+            lines += _failures(store, path)
             lines += _newest(store, path, stage, [at.stage for at in measured], width)
     lines += [Text(f"missing: {one_line(sentence, 500)}", "red") for sentence in dict.fromkeys(problems)]
     return Group(*lines)
@@ -103,7 +104,7 @@ def require_stage(path: Path, stage: str) -> None:
     trained = [str(one.get("name", "")) for one in listed if isinstance(one, Mapping)]
     known = dict.fromkeys([*trained, *recorded])
     if stage not in known:
-        names = ", ".join(one_line(name, 40) for name in known) or "no stages yet"
+        names = stages_in_words(one_line(name, 40) for name in known) or "no stages yet"
         raise ConfigError(f"--stage {stage}: {path} has the stages {names}{likely(stage, known)}")
 
 
@@ -111,13 +112,14 @@ def as_json(path: Path, stage: str = "") -> str:
     """Returns the status of a run as JSON, with the last step's metrics and the number of episodes of each step, of all
     stages or of one."""
     run = read_status(path)
-    missing = list(run.missing)
+    missing, counts, found = list(run.missing), [], []
+    measured = _lines(path, missing)
     with collect_problems(missing), EpisodeStore(path) as store:
         counts = [jsonable(count) for count in store.steps() if stage in ("", count.stage)]
-    measured = _lines(path, missing)
+        found = findings(store, measured)
     last = [at for at in measured if stage in ("", at.stage)][-1:]
     data = {"name": run.name, **jsonable(run), "last": jsonable(last[0]) if last else None, "episodes": counts}
-    data["diagnosis"] = [jsonable(finding) for finding in findings(path, measured)]
+    data["diagnosis"] = [jsonable(finding) for finding in found]
     return json.dumps(data | {"missing": missing}, indent=1)
 
 
@@ -197,7 +199,7 @@ def _evaluations(run: RunStatus, width: int) -> RenderableType:
     kept = evaluations if count <= room else (evaluations[0], *evaluations[count - room + 1 :])
     table = side_by_side({one_line(evaluation.name): evaluation.summary for evaluation in kept})
     omitted = count - len(kept)
-    note = Text(f"{omitted} evaluations after the first are not shown: --json shows all", "dim")
+    note = Text(f"{omitted} evaluation{'s' * (omitted != 1)} after the first not shown: --json shows all", "dim")
     return Group(table, note) if omitted else table
 
 
@@ -225,18 +227,50 @@ def _steps(measured: Sequence[metrics.Line], stage: str, width: int) -> list[Ren
     if worlds:
         rates = "  ".join(f"{one_line(name[8:], 30)} {of_stage[-1].values[name]:.0%}" for name in worlds)
         lines.append(Text(f"success in the last step: {rates}", "dim"))
+    lines += _beliefs(of_stage[-1].values, width)
     spent = sum(at.values.get("seconds_step", 0.0) for at in of_stage)
     return [*lines, Text(f"{len(of_stage)} steps took {duration(spent)}", "dim")]
 
 
-def _failures(store: EpisodeStore) -> list[RenderableType]:
-    """Returns the most frequent causes of failed episodes."""
+def _beliefs(values: Mapping[str, float], width: int) -> list[RenderableType]:
+    """Returns a table of each world and tag where the curriculum tells of them: its share of the draws, the success
+    rate that is expected of its tasks, and how many of its episodes were observed."""
+    kinds = [name.removeprefix("draw_share_") for name in values if name.startswith("draw_share_")]
+    if not kinds:
+        return _population(values)
+
+    def cells(measure: str, percent: bool = True) -> list[str]:
+        found = [values.get(f"{measure}_{kind}", math.nan) for kind in kinds]
+        return [("-" if math.isnan(value) else f"{value:.0%}" if percent else number(value)) for value in found]
+
+    columns = [
+        Column(heading="curriculum", cells=[one_line(kind, 40) for kind in kinds]),
+        Column(heading="draws", cells=cells("draw_share"), right=True),
+        Column(heading="expected", cells=cells("predicted_success"), right=True),
+        Column(heading="episodes", cells=cells("observed", percent=False), right=True, drop_priority=1),
+    ]
+    return [Text(), *rows(columns, width), *_population(values), Text()]
+
+
+def _population(values: Mapping[str, float]) -> list[RenderableType]:
+    """Returns what a curriculum that makes tasks did after the last step, and what its next task is expected to be."""
+    if "tasks_made" not in values:
+        return []
+    done = ", ".join(f"{number(values[f'tasks_{what}'])} {what}" for what in ("made", "refused", "dropped"))
+    drawn = {name.removeprefix("drawn_"): value for name, value in values.items() if name.startswith("drawn_")}
+    means = "  ".join(f"{one_line(name, 30)} {value:.3g}" for name, value in drawn.items())
+    return [Text(f"{number(values['population'])} tasks, after {done} in the last step; the next: {means}", "dim")]
+
+
+def _failures(store: EpisodeStore, path: Path) -> list[RenderableType]:
+    """Returns the most frequent causes of failed episodes, and the command that lists the episodes."""
     causes = Counter(one_line(entry.error or "", 300) for entry in store.query(failed=True, limit=MAX_FAILURES))
     if not causes:
         return []
     lines = [Text(f"{count:5} x {cause}", "red") for cause, count in causes.most_common(8)]
     more = [Text(f"and {len(causes) - 8} other causes", "dim")] if len(causes) > 8 else []
-    return [Text(), Text("failed episodes by cause", "dim"), *lines, *more]
+    listing = Text(f"to read one: sojourn show {one_line(str(path))} --find error:any", "dim")
+    return [Text(), Text("failed episodes by cause", "dim"), *lines, *more, listing]
 
 
 def _newest(store: EpisodeStore, path: Path, stage: str, trained: Sequence[str], width: int) -> list[RenderableType]:
@@ -257,7 +291,7 @@ def _newest(store: EpisodeStore, path: Path, stage: str, trained: Sequence[str],
         )
     )
     if others:
-        lines.append(Text(f"other stages: --stage {', '.join(one_line(name, 40) for name in others)}", "dim"))
+        lines.append(Text(f"other stages: --stage {stages_in_words(one_line(name, 40) for name in others)}", "dim"))
     return lines
 
 

@@ -41,7 +41,8 @@ def none_found(where: str, folders: Sequence[Path], name: str, tag: str) -> str:
     conditions = [f"a name that contains '{name}'"] * bool(name) + [f"the tag '{tag}'"] * bool(tag)
     tags = sorted({tag for run in found for tag in run.tags})
     names = [run.name for run in found][-MAX_NAMED:]
-    known = f"the tags there are {', '.join(tags) or 'none'}" if tag else f"the newest are {', '.join(names)}"
+    of_tags = f"the tags there are {', '.join(tags)}" if tags else "no run there has a tag"
+    known = of_tags if tag else f"the newest are {', '.join(names)}"
     return f"none of {len(found)} runs in '{where}' has {' and '.join(conditions)}: {known}"
 
 
@@ -51,7 +52,7 @@ def table(runs: Sequence[RunStatus], width: int) -> Group:
         Column(heading="run", cells=[one_line(run.name) for run in runs]),
         Column(heading="state", cells=[run.state for run in runs]),
         Column(heading="step", cells=[_step(run) for run in runs]),
-        Column(heading="success now", cells=[_now(run) for run in runs], drop_priority=1),
+        Column(heading="in training", cells=[_now(run) for run in runs], drop_priority=1),
         Column(heading="evaluations", cells=[_evaluations(run) for run in runs]),
         Column(heading="tags", cells=[one_line(", ".join(run.tags)) for run in runs], drop_priority=2),
         Column(heading="changed", cells=[_ago(run.changed) for run in runs], drop_priority=3),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,8 +13,13 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from sojourn.errors import RecordError
+from sojourn.record.episodes.address import Address
+from sojourn.record.episodes.episode_row import EpisodeRow
+from sojourn.record.episodes.origins import count_origins, reused_in
+from sojourn.record.episodes.reused import ReusedGroup
 from sojourn.record.episodes.store import EpisodeStore, GroupRecord
 from sojourn.terminal.clean import one_line
+from sojourn.terminal.find import group_episodes
 from sojourn.terminal.jsonable import jsonable
 from sojourn.terminal.numbers import number, signed
 from sojourn.terminal.rows import Column, rows
@@ -31,6 +36,21 @@ class EpisodeSummary(NamedTuple):
     tokens: int
     ending: str
     success: bool | None
+
+
+class TrainedAgain(NamedTuple):
+    """A group that the step trained again, and its episodes as they were recorded before."""
+
+    group: ReusedGroup
+    episodes: Sequence[EpisodeRow]
+
+
+class RecordedStep(NamedTuple):
+    """The groups that a step recorded, those that it trained again, and warnings about what cannot be read."""
+
+    groups: Sequence[GroupRecord]
+    again: Sequence[TrainedAgain]
+    problems: Sequence[str]
 
 
 def episode_summaries(record: GroupRecord) -> Iterator[EpisodeSummary]:
@@ -53,56 +73,91 @@ def episode_summaries(record: GroupRecord) -> Iterator[EpisodeSummary]:
         )
 
 
-def read_groups(path: Path, stage: str, step: int) -> tuple[list[GroupRecord], list[str]]:
-    """Reads the groups of a step (counted from 0). Returns them with the warnings about what cannot be read."""
+def read_step(path: Path, stage: str, step: int) -> RecordedStep:
+    """Reads the groups of a step (counted from 0)."""
     problems: list[str] = []
     with collect_warnings(problems), EpisodeStore(path) as store:
         records = list(store.records(stage, [step]))
-        if not records and not any(True for _ in store.query(stage=stage, step=step, limit=1)):
+        again = [
+            TrainedAgain(group, group_episodes(store, stage, group.of_step, group.of_place))
+            for group in reused_in(store, stage, step)
+        ]
+        if not records and not again and not any(True for _ in store.query(stage=stage, step=step, limit=1)):
             recorded = [count.step for count in store.steps() if count.stage == stage]
             steps = f"has the steps {min(recorded)} to {max(recorded)}" if recorded else "has no episodes"
             raise RecordError(f"--step {step}: the stage '{stage}' in {path} {steps}")
-    return records, problems
+    return RecordedStep(records, again, problems)
 
 
 def table(path: Path, stage: str, step: int, width: int) -> Lines:
     """Returns a table for each group of a step."""
-    records, problems = read_groups(path, stage, step)
-    lines: list[RenderableType] = []
-    for place, record in enumerate(records):
+    read = read_step(path, stage, step)
+    lines: list[RenderableType] = [*_counts(read)]
+    for place, record in enumerate(read.groups):
         played = list(episode_summaries(record))
-        lines += [_heading(record, place, played), *_rows(played, f"{stage}/{step}/{place}", width), Text()]
-    return Lines(*lines, *(Text(f"missing: {one_line(sentence, 500)}", "red") for sentence in problems))
+        addresses = [str(Address(stage, step, place, at)) for at in range(len(played))]
+        lines += [_heading(record, place, played), *_rows(played, addresses, width), Text()]
+    lines += map(_again, read.again)
+    return Lines(*lines, *(Text(f"missing: {one_line(sentence, 500)}", "red") for sentence in read.problems))
 
 
 def as_json(path: Path, stage: str, step: int) -> str:
     """Returns the groups of a step as JSON."""
-    records, problems = read_groups(path, stage, step)
+    read = read_step(path, stage, step)
     groups: list[dict[str, Any]] = [
         {
             "place": place,
             "slot": r.group.slot,
+            "origin": r.group.origin,
             "task": jsonable(r.group.task),
             "episodes": [jsonable(p) for p in episode_summaries(r)],
         }
-        for place, r in enumerate(records)
+        for place, r in enumerate(read.groups)
     ]
-    return json.dumps({"stage": stage, "step": step, "groups": groups, "missing": problems}, indent=1)
+    again = [
+        {**one.group._asdict(), "age": one.group.age, "episodes": [row.id for row in one.episodes]}
+        for one in read.again
+    ]
+    return json.dumps(
+        {"stage": stage, "step": step, "groups": groups, "again": again, "missing": list(read.problems)}, indent=1
+    )
+
+
+def _counts(read: RecordedStep) -> Iterator[Text]:
+    """Yields how many groups are of each origin, where any is not the policy's."""
+    origins = [*(record.group.origin for record in read.groups), *(one.group.origin for one in read.again)]
+    if counts := count_origins(origins):
+        told = ", ".join(f"{count} {one_line(origin, 40)}" for origin, count in counts.items())
+        yield Text(f"groups by origin: {told}\n")
+
+
+def _again(one: TrainedAgain) -> Text:
+    """Returns the line of a group that the step trained again."""
+    group, rewards = one.group, [row.reward for row in one.episodes if row.reward is not None]
+    line = Text(f"{one_line(group.origin, 40)}: group {group.of_place} of step {group.of_step}", "bold")
+    line.append(f", {group.age} step{'s' * (group.age != 1)} old", "not bold")
+    if one.episodes:
+        row = one.episodes[0]
+        line.append(f": {one_line(', '.join((row.env, *row.tags)), 60)}, seed {row.seed}", "not bold")
+    if rewards:
+        line.append(f", mean reward {number(float(np.mean(rewards)))}", "not bold")
+    return line.append(f" ({one_line(str(Address(group.stage, group.of_step, group.of_place, 0)))})", "not bold dim")
 
 
 def _heading(record: GroupRecord, place: int, played: list[EpisodeSummary]) -> Text:
     task = record.group.task
     rewards = [play.reward for play in played if play.reward is not None]
-    heading = f"group {place}: {one_line(', '.join((task.env, *task.tags)), 60)}, seed {task.seed}"
+    origin = "" if record.group.origin == "policy" else f", {one_line(record.group.origin, 40)}"
+    heading = f"group {place}{origin}: {one_line(', '.join((task.env, *task.tags)), 60)}, seed {task.seed}"
     if rewards:
         heading += f", mean reward {number(float(np.mean(rewards)))}"
     signal = ", no signal" if len(rewards) > 1 and float(np.ptp(rewards)) == 0 else ""
     return Text(heading, "bold").append(signal, "not bold yellow")
 
 
-def _rows(played: list[EpisodeSummary], address: str, width: int) -> Iterator[RenderableType]:
+def _rows(played: list[EpisodeSummary], addresses: list[str], width: int) -> Iterator[RenderableType]:
     columns = [
-        Column(heading="address", cells=[f"{address}/{at}" for at in range(len(played))]),
+        Column(heading="address", cells=addresses),
         Column(heading="reward", cells=[_shown(p.reward) for p in played], right=True),
         Column(heading="advantage", cells=["-" if p.advantage is None else signed(p.advantage) for p in played],
                right=True),

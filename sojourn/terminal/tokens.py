@@ -1,4 +1,5 @@
-"""Prints the sampled tokens of an episode with log-probabilities and advantages, and the exact prompt of a turn."""
+"""Prints the sampled tokens of an episode with log-probabilities, advantages and recorded streams, and the exact prompt
+of a turn."""
 
 from __future__ import annotations
 
@@ -12,13 +13,14 @@ from rich.text import Text
 from sojourn.errors import RecordError
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.vocabulary import Vocabulary
-from sojourn.terminal.clean import clean, escaped
+from sojourn.terminal.clean import clean, escaped, one_line
 from sojourn.terminal.episode import EpisodeContext, TurnRecord, turn_facts, turn_heading, turns_in_order
 from sojourn.terminal.indented import Indented
-from sojourn.terminal.numbers import signed
+from sojourn.terminal.numbers import number, signed
 
 MAX_TOKENS = 400  # of a turn that are shown
 MAX_PROMPT = 20_000  # characters of a prompt that are shown
+STREAM_WIDTH = 9  # of the column of a stream with a short name, in characters
 PROBABILITY_STYLES = (
     (0.9, "dim"),
     (0.5, ""),
@@ -73,17 +75,29 @@ def _coloured(played: TurnRecord, context: EpisodeContext) -> Iterator[Renderabl
                 _visible(piece), "not dim green" if advantage > 0 else "not dim red" if advantage < 0 else "dim"
             )
         yield by_advantage
+    for name, values in _streams(played).items():
+        shown = values[: len(pieces)]
+        kept = shown[:1] if len(shown) and (shown == shown[0]).all() else shown  # one for all tokens
+        yield Text(f"{name}: {' '.join(number(float(value)) for value in kept)}", "dim")
 
 
 def _listed(played: TurnRecord, context: EpisodeContext) -> Iterator[RenderableType]:
-    """Yields a line for each token: its position, id, log-probability, advantage and text."""
-    advantages, sample = _advantages(played), played.turn.sample
-    pieces = _pieces(played, context)
-    yield Text("     at      id  logprob  advantage  text")
+    """Yields a line for each token: its position, id, log-probability, advantage, recorded streams and text."""
+    advantages, sample, streams = _advantages(played), played.turn.sample, _streams(played)
+    pieces, widths = _pieces(played, context), {name: max(STREAM_WIDTH, len(name)) for name in streams}
+    titles = "".join(f"  {name:>{widths[name]}}" for name in streams)
+    yield Text(f"     at      id  logprob  advantage{titles}  text")
     for at, (piece, token) in enumerate(zip(pieces, sample.tokens, strict=False)):
         advantage = signed(float(advantages[at])) if at < len(advantages) else "-"
-        yield Text(f"{at:>7} {int(token):>7} {float(sample.logprobs[at]):>8.3f} {advantage:>10}  {_quoted(piece)}")
+        values = "".join(f"  {number(float(values[at])):>{widths[name]}}" for name, values in streams.items())
+        facts = f"{at:>7} {int(token):>7} {float(sample.logprobs[at]):>8.3f} {advantage:>10}{values}"
+        yield Text(f"{facts}  {_quoted(piece)}")
     yield _with_omitted(Text(), played, len(pieces))
+
+
+def _streams(played: TurnRecord) -> dict[str, np.ndarray]:
+    """Returns the recorded streams of a turn's tokens by name."""
+    return {one_line(name, 40): arrays[played.turn_index] for name, arrays in played.seat.streams.items()}
 
 
 def _advantages(played: TurnRecord) -> np.ndarray:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from sojourn.abilities import bound_curriculum
 from sojourn.protocols import Curriculum, Renderer, Sampler, Trainer
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.rewards.reward_cache import RewardCache
 from sojourn.rollout.runner import Runner
 from sojourn.rollout.world import open_world
@@ -28,6 +30,7 @@ class Components:
     rewards: RewardCache
     curriculum: Curriculum
     timeline: Timeline
+    episodes: EpisodeStore = field(init=False)  # of a run, which records them; an evaluation alone has none
 
     @property
     def params(self) -> SamplingParams:
@@ -52,7 +55,8 @@ async def assemble(recipe: Recipe) -> AsyncIterator[Components]:
                 seed=recipe.seed,
                 timeline=timeline,
             )
-            curriculum = recipe.curriculum.bind(listed(recipe.env, recipe.curriculum.split), recipe.seed)
+            tasks = listed(recipe.env, recipe.curriculum.split)
+            curriculum = bound_curriculum(recipe.curriculum, recipe.env, tasks, recipe.seed)
             yield Components(
                 recipe=recipe,
                 renderer=backend.renderer,

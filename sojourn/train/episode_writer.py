@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,10 +25,11 @@ class EpisodeWriter:
     folder: Blobs
     blobs: dict[str, bytes] = field(default_factory=dict[str, bytes])  # images, by digest, not yet written
     failed: dict[str, Episode] = field(default_factory=dict[str, Episode])  # by id, those not yet recorded
+    origins: dict[str, str] = field(default_factory=dict[str, str])  # of what fails, by the stages that know it
     _writing: asyncio.Future[None] | None = None
 
     async def start(self, stage: str, step: int, *parts: Sequence[Any]) -> None:
-        """Begins to write parts, each the arguments of `EpisodeStore.append`: groups, scores and credit."""
+        """Begins to write parts, each the arguments of `EpisodeStore.append` from the groups on."""
         await self.finish()
         shown, self.blobs = self.blobs, {}
         for episode in (episode for groups, *_ in parts for group in groups for episode in group.episodes):
@@ -41,10 +43,18 @@ class EpisodeWriter:
         self._writing = asyncio.get_running_loop().run_in_executor(None, write)
 
     async def start_failed(self, stage: str, step: int, others: Sequence[ScoredGroup] = ()) -> None:
-        """Begins to write the failed episodes that are in no recorded group, such as demonstrations, and others."""
-        failed = [ScoredGroup(Group(n, e.task, (e,)), []) for n, e in enumerate(self.failed.values())]
+        """Begins to write the failed episodes that are in no recorded group, as demonstrations are that failed, and the
+        groups `others`."""
+        origin = self.origins.get(stage, "policy")
+        failed = [ScoredGroup(Group(n, e.task, (e,), origin), []) for n, e in enumerate(self.failed.values())]
         if scored := [*failed, *others]:
             await self.start(stage, step, [[one.group for one in scored], [one.scores for one in scored]])
+
+    async def record_failures(self, stage: str, step: int, others: Sequence[ScoredGroup] = ()) -> None:
+        """Records what failed until an error ends the run, and others, if that can be done."""
+        with suppress(Exception):  # the error that ended the run is the one to report
+            await self.start_failed(stage, step, others)
+            await self.finish()
 
     async def finish(self) -> None:
         """Waits until all that was begun is on the disk; raises what kept it from there."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sojourn.abilities import Forgets
 from sojourn.errors import InfrastructureError, failure_and_place
-from sojourn.rewards.reward_cache import judged, score_group
+from sojourn.rewards.reward_cache import score_group, scored_or_failed
 from sojourn.sources.experts import expert_sampler
 from sojourn.tasks.listed import listed
 from sojourn.types import Group, Score, Task
@@ -49,7 +49,7 @@ async def evaluate(components: Components, label: str, expert: bool = False) -> 
         await components.sampler.forget()  # so that training continues as it would after a restart
     require_plays(groups)
     reward = functools.partial(score_group, components.rewards.reward)
-    scored = await asyncio.gather(*(judged(reward, group) for group in groups))
+    scored = await asyncio.gather(*(scored_or_failed(reward, group) for group in groups))
     groups = [group for group, _ in scored]
     require_plays(groups)
     return EvaluationPlays(groups, [scores for _, scores in scored])

@@ -2,41 +2,56 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
+
 from sojourn.abilities import Checks, env_needs, task_data
 from sojourn.errors import ConfigError
-from sojourn.protocols import Stream
+from sojourn.protocols import Renderer, Stream
 from sojourn.rollout.world import worlds_of
+from sojourn.sources.agent_trial import ROOM
 from sojourn.sources.context import StageContext
-from sojourn.sources.play_abilities import first_of_kinds, lacking
+from sojourn.sources.play_abilities import PlayAbilities, first_of_kinds
+from sojourn.train.first_turns import check_first_turns
 from sojourn.train.recipe import Recipe, Stage
 
 
-def _context_of(recipe: Recipe, stage: Stage) -> StageContext:
+def _context_of(recipe: Recipe, stage: Stage, plays: PlayAbilities, renderer: Renderer | None) -> StageContext:
     return StageContext(
         name=stage.name,
+        groups=stage.groups,
         env=recipe.env,
+        plays=plays,
         split=recipe.curriculum.split,
         agent=recipe.agent,
         limits=recipe.rollout.limits,
         params=recipe.sampling.params(),
         estimator=stage.estimator,
         losses=stage.losses,
+        renderer=renderer,
+        earlier={s.name: s.groups for s in itertools.takewhile(lambda s: s.name != stage.name, recipe.stages)},
     )
 
 
-async def check_groups(recipe: Recipe) -> None:
-    """Refuses a recipe whose world, which is open, or whose settings cannot provide the groups of a stage."""
+async def check_groups(recipe: Recipe, renderer: Renderer | None = None, max_context: int = ROOM) -> Mapping[str, int]:
+    """Refuses a recipe whose world, which is open, or whose settings cannot provide the groups of a stage; returns the
+    length of its first prompts in tokens, by world and kind of task.
+
+    `renderer` and `max_context` are those of the model; without a renderer, what depends on them is not checked.
+    """
+    plays = PlayAbilities(recipe.env, recipe.rollout.limits, recipe.curriculum.split)
     for stage in recipe.stages:
         if isinstance(stage.groups, Checks):
-            await stage.groups.check(_context_of(recipe, stage))
+            await stage.groups.check(_context_of(recipe, stage, plays, renderer))
         for ability in sorted(env_needs(stage.estimator)):
-            if without := await lacking(recipe.env, ability, recipe.rollout.limits, recipe.curriculum.split):
+            if without := await plays.lacking(ability):
                 raise ConfigError(
                     f"stage '{stage.name}': {type(stage.estimator).__name__} needs environments with {ability}(), "
                     f"which {without} does not have: define it, or choose another estimator"
                 )
         for stream in stage.streams:
             _check_task_data(recipe, stage.name, stream)
+    return await check_first_turns(recipe, renderer, max_context)
 
 
 def _check_task_data(recipe: Recipe, stage: str, stream: Stream) -> None:

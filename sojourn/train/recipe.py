@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
@@ -11,7 +12,7 @@ from sojourn.config.fields import FOLDER, NONBLANK, Kind, Range, Text
 from sojourn.config.registry import build
 from sojourn.credit.grpo import GRPO
 from sojourn.curricula.cycle import Cycle
-from sojourn.models.spec import Critic, Model, Sampling
+from sojourn.models.spec import Critic, FrozenModel, Model, Sampling
 from sojourn.optim import Optim
 from sojourn.protocols import (
     Agent,
@@ -30,8 +31,10 @@ from sojourn.protocols import (
 from sojourn.render.auto import Auto
 from sojourn.rewards.native import Native
 from sojourn.rollout.runner import Rollout
+from sojourn.sources.context import SourceContext
 from sojourn.sources.slots import Slots
 from sojourn.train.early_stop import EarlyStop
+from sojourn.train.repeats import Repeat
 from sojourn.types import SamplingParams
 
 NAME = Text(r"[A-Za-z0-9._-]{1,64}", "1 to 64 of the characters a-z, A-Z, 0-9, '-', '_' and '.'")
@@ -75,12 +78,13 @@ class Record:
     With `keep_optimizer`, the checkpoint at the end of the run has the optimiser's moments too, with which a finished
     run can be given more steps; without, it has the weights alone, about a third of the size.
 
-    `drift_groups` groups of each step are scored by the weights that the stage began with, and the KL divergence of the
-    policy from them is recorded as the metric `drift` (0: not measured). The metric `kl` is the KL divergence between
-    the policy that sampled and the one that trained: 0 on-policy. `tags` help to find a run among others.
+    `drift_groups` groups of each step are scored by the weights that the stage began with, and the KL divergence from
+    them of the policy that sampled is recorded as the metric `drift` (0: not measured). The metric `kl` is the KL
+    divergence between the policy that sampled and the one that trained: 0 on-policy. `tags` help to find a run among
+    others.
 
-    Every token is recorded with its weight and the values of the stage's streams; `streams` names further streams,
-    such as entropy, that are recorded but not trained on.
+    Every token is recorded with its weight in the step, before minibatches scale it, and with the values of the stage's
+    streams; `streams` names further streams, such as entropy, that are recorded but not trained on.
     """
 
     folder: Annotated[str, FOLDER] = "runs"
@@ -97,11 +101,17 @@ class Record:
 @dataclass(frozen=True, kw_only=True)
 class Stage:
     """Configures one stage of training: where its groups come from, which estimator assigns their credit, and which
-    losses are minimised."""
+    losses are minimised.
+
+    A stage with `trains = false` plays and records its groups, and leaves the weights as they are: a later stage trains
+    on what it collected, by groups = {name = "earlier"}. It has no losses, and no evaluation of its own. Its streams
+    that learn are trained, so that it can train a value model alone, on recorded groups as well. With `restart`, a
+    stage begins with the weights that the run began with, not with those of the stage before.
+    """
 
     name: Annotated[str, STAGE_NAME] = "train"
     steps: Annotated[int, Range(0)] = 10
-    groups: Annotated[SourceConfig, Kind("groups")] = field(default_factory=Slots)
+    groups: Annotated[SourceConfig[SourceContext], Kind("groups")] = field(default_factory=Slots)
     filters: Annotated[tuple[Filter, ...], Kind("filter")] = ()
     estimator: Annotated[Estimator, Kind("estimator")] = field(default_factory=GRPO)
     losses: Annotated[tuple[Loss, ...], Kind("loss")] = ()
@@ -110,10 +120,24 @@ class Stage:
     minibatches: Annotated[int, Range(1, 1024)] = 1
     optim: Optim = field(default_factory=Optim)
     early_stop: EarlyStop = field(default_factory=EarlyStop)
+    trains: bool = True
+    restart: bool = False
 
     def __post_init__(self) -> None:
-        if not self.losses:
+        if not self.trains:
+            self._check_collects()
+        elif not self.losses:
             raise ValueError("no losses: give at least one, such as losses = [{name = 'ppo'}]")
+
+    def _check_collects(self) -> None:
+        """Refuses what would have no effect in a stage that does not train."""
+        untrained = {"losses": not self.losses, "minibatches": self.minibatches == 1, "optim": self.optim == Optim()}
+        untrained["early_stop"] = not self.early_stop.evaluates
+        for key in (key for key, unset in untrained.items() if not unset):
+            raise ValueError(
+                f"{key} has no effect with trains = false: leave it out (where all stages share losses, set losses = "
+                "[] here), or let the stage train"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,9 +147,11 @@ class Recipe:
     name: Annotated[str, NAME]
     env: Annotated[EnvFamily, Kind("env")]
     stages: tuple[Stage, ...]
+    repeats: tuple[Repeat, ...] = ()
     seed: Annotated[int, Range(0, below=2**63)] = 0
     model: Model = field(default_factory=Model)
     critic: Critic | None = None
+    models: Mapping[str, FrozenModel] = field(default_factory=dict[str, FrozenModel])
     backend: Annotated[Backend, Kind("backend")] = field(default_factory=lambda: _default_backend())
     renderer: Annotated[RendererConfig, Kind("renderer")] = field(default_factory=Auto)
     agent: Annotated[Agent, Kind("agent")] = field(default_factory=Plain)
@@ -137,10 +163,21 @@ class Recipe:
     record: Record = field(default_factory=Record)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ModelRecipe:
+    """Holds what the model of a run is made of, without the code of its world and its methods."""
+
+    seed: Annotated[int, Range(0, below=2**63)] = 0
+    model: Model = field(default_factory=Model)
+    backend: Annotated[Backend, Kind("backend")] = field(default_factory=lambda: _default_backend())
+    renderer: Annotated[RendererConfig, Kind("renderer")] = field(default_factory=Auto)
+
+
 def _default_backend() -> Backend:
     return build("backend", {"name": "torch"}).value
 
 
-def recorded_streams(record: Record, stage: Stage) -> list[Stream]:
-    """Returns the streams that are recorded, but not used to train."""
-    return [stream for stream in record.streams if stream.provides not in {own.provides for own in stage.streams}]
+def all_streams(record: Record, stage: Stage) -> list[Stream]:
+    """Returns the streams that a stage trains with, and those that are only recorded."""
+    own = {stream.provides for stream in stage.streams}
+    return [*stage.streams, *(stream for stream in record.streams if stream.provides not in own)]

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 from sojourn.abilities import (
     Chooses,
+    Compares,
+    ComparesDistributions,
     HasColumns,
     HasMaxContext,
     HasPassColumns,
     Learns,
+    NamesOrigins,
+    applied,
+    asked_models,
+    frozen,
     group_size,
     max_lag,
     min_group_size,
+    origin_of,
+    parts_of,
     provided,
     reads_critic,
     valid_for,
 )
+from sojourn.composite import with_bases
+from sojourn.config.lookup import nearest
 from sojourn.errors import ConfigError
 from sojourn.protocols import EnvFamily, Loss, Stream
 from sojourn.rollout.world import seats_of_world, worlds_of
+from sojourn.sources.slots import Slots
 from sojourn.train.early_stop import evaluations_within
+from sojourn.train.named_models import check_names
 from sojourn.train.recipe import Recipe, Stage
 
 PASS_COLUMNS = frozenset({"entropy", "critic"})  # what every backend's forward pass gives a loss
@@ -29,7 +44,7 @@ def check_needs(recipe: Recipe) -> None:
     pass_columns = PASS_COLUMNS | (
         recipe.backend.pass_columns if isinstance(recipe.backend, HasPassColumns) else frozenset()
     )
-    for stage in recipe.stages:
+    for number, stage in enumerate(recipe.stages):
         streams = {stream.provides for stream in stage.streams}
         available = streams | provided(stage.estimator)
         for component in (stage.estimator, *stage.losses):
@@ -38,28 +53,40 @@ def check_needs(recipe: Recipe) -> None:
                 raise ConfigError(f"stage '{stage.name}': {type(component).__name__} needs {_remedy(stage, need)}")
         if len(streams) < len(stage.streams):
             raise ConfigError(f"stage '{stage.name}': two streams provide the same values: keep one of the two")
+        _check_origins(stage)
+        _check_frozen(stage, recipe.stages[number - 1].streams if number else ())
         _check_valid(stage)
         _check_early_stop(stage, recipe.evaluation.every)
         _check_columns(stage)
-        _check_group_size(stage, recipe.env)
+        if stage.trains:
+            _check_group_size(stage, recipe.env)
         needed = frozenset().union(stage.estimator.needs, *(loss.needs - pass_columns for loss in stage.losses))
         for stream in stage.streams:
-            if stream.provides not in needed:
+            alone = not stage.trains and isinstance(stream, Learns) and not frozen(stream)
+            if stream.provides not in needed and not alone:
                 raise ConfigError(
                     f"stage '{stage.name}': nothing uses the stream '{stream.provides}': remove it, or name "
                     "it in record.streams, to record it only"
                 )
+    if not recipe.stages[-1].trains:
+        raise ConfigError(
+            f"stage '{recipe.stages[-1].name}' is the last one and does not train, so nothing uses what it records: "
+            "add a stage that trains on it, or play with `sojourn eval`"
+        )
+    check_names(recipe)
     _check_critic(recipe)
     _check_recorded(recipe)
     _check_max_tokens(recipe)
 
 
 def _check_recorded(recipe: Recipe) -> None:
-    """Refuses recorded streams that would change what is trained: those that learn, or read a critic."""
+    """Refuses recorded streams that would change what is trained: those that learn, read a critic, or ask a
+    model."""
     for stream in recipe.record.streams:
-        if isinstance(stream, Learns) or reads_critic(stream):
+        if isinstance(stream, Learns) or reads_critic(stream) or asked_models(stream):
             raise ConfigError(
-                f"record.streams: {type(stream).__name__} learns or reads a critic: give it to a stage that uses it"
+                f"record.streams: {type(stream).__name__} learns, reads a critic or asks a model: give it to a stage "
+                "that uses it"
             )
     if len({stream.provides for stream in recipe.record.streams}) < len(recipe.record.streams):
         raise ConfigError("record.streams: two of them provide the same values: keep one of the two")
@@ -111,29 +138,73 @@ def _critic_readers(stage: Stage) -> list[Stream | Loss]:
     return [*filter(reads_critic, stage.streams), *(loss for loss in stage.losses if "critic" in loss.needs)]
 
 
+def _check_origins(stage: Stage) -> None:
+    """Refuses a loss, an estimator or a stream for groups that no source gives, and a source whose groups no loss
+    trains."""
+    given = [origin_of(part) for part in parts_of(stage.groups)]
+    for component in (stage.estimator, *stage.losses, *stage.streams):
+        for origin in component.origins if isinstance(component, NamesOrigins) else ():
+            if origin not in given:
+                raise ConfigError(
+                    f"stage '{stage.name}': {type(component).__name__} names the origin '{origin}', of which the stage "
+                    f"has no groups: {nearest(origin, dict.fromkeys(given))}"
+                )
+    for part, origin in zip(parts_of(stage.groups), given, strict=True):
+        if stage.trains and not applied(stage.losses, origin):
+            raise ConfigError(
+                f"stage '{stage.name}': no loss is applied to the groups of {type(part).__name__}: add one, such as "
+                f"{{name = 'of_origin', origins = ['{origin}'], base = {{name = 'nll'}}}}, or remove the source"
+            )
+
+
+def _check_frozen(stage: Stage, before: Sequence[Stream]) -> None:
+    """Refuses a frozen stream that has learned nothing, as the stage before has none that is equal."""
+    for stream in filter(frozen, stage.streams):
+        if stream not in before:
+            raise ConfigError(
+                f"stage '{stage.name}': {type(stream).__name__} is frozen, but no equal stream learns in the stage "
+                "before: give that stage one with the same keys, without `frozen`; with trains = false, it trains the "
+                "stream alone"
+            )
+
+
 def _check_columns(stage: Stage) -> None:
-    """Refuses two losses of one class that adds columns to the batch, as the second would overwrite the first's."""
-    names = [type(loss).__name__ for loss in stage.losses if isinstance(loss, HasColumns | Chooses)]
-    if twice := [name for name in names if names.count(name) > 1]:
+    """Refuses two losses that give their values the same name, as the second would overwrite the first's."""
+    for origin in dict.fromkeys(map(origin_of, parts_of(stage.groups))):
+        losses = applied(stage.losses, origin)
+        names = [type(loss).__name__ for loss in losses if isinstance(loss, HasColumns | Chooses)]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ConfigError(
+                f"stage '{stage.name}': losses has {twice[0]} twice, whose columns would be the same: keep one"
+            )
+    comparing = {loss for loss in with_bases(stage.losses) if isinstance(loss, ComparesDistributions)}
+    columns = sorted(loss.column for loss in comparing)
+    if same := [column for column, other in pairwise(columns) if column == other]:
         raise ConfigError(
-            f"stage '{stage.name}': losses has {twice[0]} twice, whose columns would be the same: keep one"
+            f"stage '{stage.name}': two losses compare distributions by {same[0]}, each in its own way: give them the "
+            "same keys, or one of them another divergence"
         )
 
 
 def _check_group_size(stage: Stage, env: EnvFamily) -> None:
     """Refuses groups whose credit would be 0, as there is nothing in them to compare an episode with, and more
     minibatches than there are trajectories."""
-    size = group_size(stage.groups)
-    min_size = min_group_size(stage.estimator)
-    if size is not None and size < min_size:
-        raise ConfigError(
-            f"stage '{stage.name}': {type(stage.estimator).__name__} compares the episodes of a group, and learns "
-            f"nothing from groups of {size}: expected groups of at least {min_size}, or an estimator such as reinforce"
-        )
-    if not stage.groups.live or size is None:
+    for part in parts_of(stage.groups):
+        [estimator] = applied([stage.estimator], origin_of(part))
+        size, min_size = group_size(part), min_group_size(estimator)
+        if size is not None and size < min_size:
+            raise ConfigError(
+                f"stage '{stage.name}': {type(estimator).__name__} compares the episodes of a group, and learns "
+                f"nothing from groups of {size}: expected groups of at least {min_size} from {type(part).__name__}, or "
+                "an estimator such as reinforce"
+                + (f", or by_origin with another for '{origin_of(part)}'" if part is not stage.groups else "")
+            )
+    sizes = [group_size(part) for part in parts_of(stage.groups)]
+    if None in sizes or not stage.groups.live:
         return
     seats = max(len(seats_of_world(world)) for world in worlds_of(env))
-    if stage.minibatches > (trajectories := stage.groups.width * size * seats):
+    played = sum(part.width * (group_size(part) or 0) for part in parts_of(stage.groups))
+    if stage.minibatches > (trajectories := played * seats):
         raise ConfigError(
             f"stage '{stage.name}': minibatches = {stage.minibatches}, but a step has {trajectories} trajectories: "
             "expected at most as many minibatches"
@@ -143,7 +214,7 @@ def _check_group_size(stage: Stage, env: EnvFamily) -> None:
 def _check_early_stop(stage: Stage, every: int) -> None:
     """Refuses an early stop in a stage that has too few evaluations within it for that."""
     count, rule = evaluations_within(stage.steps, every), stage.early_stop
-    if not rule.active or count > rule.patience:
+    if not rule.evaluates or count > rule.patience:
         return
     needed = f"more than {rule.patience}" if rule.patience else "at least one"
     raise ConfigError(
@@ -154,20 +225,28 @@ def _check_early_stop(stage: Stage, every: int) -> None:
 
 
 def _check_valid(stage: Stage) -> None:
-    """Refuses a loss that is wrong for off-policy tokens, where a stage has them: with a lag, with a source that is not
-    live, and in every minibatch after the first."""
-    lag = max_lag(stage.groups)
-    cause = f"groups.max_lag = {lag} gives older ones" if lag else f"{type(stage.groups).__name__} gives other ones"
-    for loss in stage.losses:
-        valid = valid_for(loss)
+    """Refuses a loss that is wrong for off-policy tokens, where it is applied to them: with a lag, with a source that
+    is not live, and in every minibatch after the first."""
+    for part in parts_of(stage.groups):
+        lag = max_lag(part)
+        name = type(part).__name__
+        slots = name == Slots.__name__
+        cause = f"groups.max_lag = {lag} gives older ones" if slots else f"{name} gives other ones"
+        for loss in applied(stage.losses, origin_of(part)) if lag or not part.live else ():
+            if "lag" not in valid_for(loss):
+                remedy = "ppo, or losses = [{name = 'importance', base = {...}}]"
+                raise ConfigError(
+                    f"stage '{stage.name}': {type(loss).__name__} is valid only for samples of the current weights, "
+                    f"but {cause}: use {remedy if part.live else remedy + ', or nll to imitate them'}"
+                )
+    for loss in stage.losses if stage.minibatches > 1 else ():
         name = type(loss).__name__
-        if (lag or not stage.groups.live) and "lag" not in valid:
-            remedy = "ppo, or losses = [{name = 'importance', base = {...}}]"
+        if isinstance(loss, Compares) and loss.compares:
             raise ConfigError(
-                f"stage '{stage.name}': {name} is valid only for samples of the current weights, but {cause}: use "
-                f"{remedy if stage.groups.live else remedy + ', or nll to imitate them'}"
+                f"stage '{stage.name}': {name} compares the trajectories of a step with each other, which "
+                f"minibatches = {stage.minibatches} would divide: set it to 1"
             )
-        if stage.minibatches > 1 and "updates" not in valid:
+        if "updates" not in valid_for(loss):
             raise ConfigError(
                 f"stage '{stage.name}': {name} is valid only for samples of the current weights, but after the first "
                 f"of {stage.minibatches} minibatches the weights have changed: use ppo, or minibatches = 1"

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from sojourn.config import toml
 from sojourn.config.old_keys import STAGES
 from sojourn.config.registry import construct, shown, unknown_key
-from sojourn.errors import ConfigError
-from sojourn.train.recipe import STAGE_NAME, Recipe, Stage
+from sojourn.errors import ConfigError, UnknownKeyError
+from sojourn.train.recipe import STAGE_NAME, ModelRecipe, Recipe, Stage
+from sojourn.train.repeats import unroll
 from sojourn.train.requirements import check_needs
 
 
@@ -27,31 +28,46 @@ STAGE_KEYS = tuple(f.name for f in fields(Stage) if f.name != "name")
 
 def resolve(tables: toml.Tables) -> Resolved:
     """Makes a recipe of merged tables. The keys of a stage at the top level are the defaults of every stage."""
+    try:
+        return _resolve(tables)
+    except UnknownKeyError as error:
+        raise tables.explained(error) from None
+
+
+def _resolve(tables: toml.Tables) -> Resolved:
     data = dict(tables.data)
     shared = {key: data.pop(key) for key in STAGE_KEYS if key in data}
     stage_tables = data.pop("stages", None)
     if stage_tables is None:
         stage_tables = [{"name": "train"}]
     if not isinstance(stage_tables, list) or not all(isinstance(item, Mapping) for item in stage_tables):
-        raise ConfigError(f"stages = {shown(stage_tables)}: expected an array of tables, [[stages]]")
+        raise ConfigError(
+            f"stages = {shown(stage_tables)}: expected an array of tables, [[stages]]; tables by name, such as "
+            "stages.rl.steps = 20, change the stages of a file that is extended"
+        )
     if not stage_tables:
         raise ConfigError("stages = []: a recipe needs at least one stage, [[stages]]")
     merged = [_with_shared(shared, own) for own in stage_tables]
     labels = [_stage_label(number, stage) for number, stage in enumerate(merged)]
     toml.refuse_unused(shared, merged, labels, tables)
+    _check_keys(data)
+    built = construct(Recipe, {**data, "stages": []}, "")
+    numbers = list(range(len(merged)))
+    if built.value.repeats:
+        unrolled = unroll([m.data.get("name", "train") for m in merged], built.value.repeats)
+        merged = [_with_shared(shared, {**stage_tables[number], "name": name}) for number, name in unrolled]
+        numbers, labels = [number for number, _ in unrolled], [name for _, name in unrolled]
     stages = [construct(Stage, m.data, f"stages.{label}", STAGES) for label, m in zip(labels, merged, strict=True)]
     names = [stage.value.name for stage in stages]
     if len(set(names)) < len(names):
         raise ConfigError(f"stages have the names {', '.join(names)}: give each its own")
-    _check_keys(data)
-    built = construct(Recipe, {**data, "stages": []}, "")
     recipe = built.value.__class__(
         **{f.name: getattr(built.value, f.name) for f in fields(Recipe) if f.name != "stages"},
         stages=tuple(stage.value for stage in stages),
     )
     _check_evaluation_names(recipe)
     check_needs(recipe)
-    return Resolved(recipe, {**built.table, "stages": [stage.table for stage in stages]}, _origins(tables, merged))
+    return Resolved(recipe, {**built.table, "stages": [s.table for s in stages]}, _origins(tables, merged, numbers))
 
 
 def _check_evaluation_names(recipe: Recipe) -> None:
@@ -81,13 +97,14 @@ def _with_shared(shared: Mapping[str, Any], own: Mapping[str, Any]) -> toml.Tabl
     return merged
 
 
-def _origins(tables: toml.Tables, stages: Sequence[toml.Tables]) -> dict[str, str]:
-    """Returns the origin of each value of the resolved recipe that is not a default, by its dotted path."""
+def _origins(tables: toml.Tables, stages: Sequence[toml.Tables], written: Sequence[int]) -> dict[str, str]:
+    """Returns the origin of each value of the resolved recipe that is not a default, by its dotted path; `written` has
+    the number under which each stage was written."""
     origins = {path: origin for path, origin in tables.origins.items() if path.partition(".")[0] not in STAGE_KEYS}
     for number, stage in enumerate(stages):
         for path, layer in stage.origins.items():
-            own = f"stages.{number}.{path}"
-            origins[own] = tables.origins.get(path if layer == SHARED else own, "")
+            source = path if layer == SHARED else f"stages.{written[number]}.{path}"
+            origins[f"stages.{number}.{path}"] = tables.origins.get(source, "")
     return origins
 
 
@@ -95,6 +112,12 @@ def _stage_label(number: int, stage: toml.Tables) -> str:
     """Returns the name of a stage, or its number where it has no valid name."""
     name = stage.data.get("name")
     return name if isinstance(name, str) and STAGE_NAME.holds(name) else str(number)
+
+
+def load_model(config: Mapping[str, Any]) -> ModelRecipe:
+    """Makes the part of a run's recipe that its model is made of, from the run's whole config."""
+    own = {f.name: config[f.name] for f in fields(ModelRecipe) if f.name in config}
+    return construct(ModelRecipe, own, "").value
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Resolved:

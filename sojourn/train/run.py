@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from sojourn.abilities import HasNote, Measured, ReleasesResources, group_size
+from sojourn.abilities import (
+    HasNote,
+    Observes,
+    ObservesEvaluations,
+    ReleasesResources,
+    group_size,
+    live_width,
+    origin_of,
+    parts_of,
+)
 from sojourn.batch.weigh import weigh
 from sojourn.display import Display
 from sojourn.protocols import Source, Stateful, Stream
 from sojourn.record import checkpoint, metrics
 from sojourn.record.checkpoint import Checkpoint
+from sojourn.record.diagnosis import LiveDiagnosis
 from sojourn.record.episodes import vocabulary
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
@@ -23,18 +32,21 @@ from sojourn.record.run_weights import BEFORE, is_best
 from sojourn.record.stopped import Stopped, record_stop, stopped_stages
 from sojourn.record.summary import Summary, summarise
 from sojourn.render import pieces
-from sojourn.rewards.reward_cache import ScoredGroup
+from sojourn.rewards.reward_cache import ALL_SLOTS
 from sojourn.train import early_stop
 from sojourn.train.assemble import Components, assemble
+from sojourn.train.early_stop import Spent
 from sojourn.train.episode_writer import EpisodeWriter
 from sojourn.train.evaluate import evaluate, panel
 from sojourn.train.group_checks import check_groups
-from sojourn.train.loop import EVERY_SLOT, StageLoop, StepResult, train
-from sojourn.train.recipe import Recipe, Stage, recorded_streams
+from sojourn.train.loop import StageLoop, StepResult, train
+from sojourn.train.named_models import check_contexts, open_models
+from sojourn.train.recipe import Recipe, Stage, all_streams
+from sojourn.train.repeats import why_skipped
 from sojourn.train.resume import checkpoint_to_resume, truncate_metrics
-from sojourn.train.step_metrics import count_metrics, drift, policy_metrics
-from sojourn.train.weights import check_models, identities, initial_weights
-from sojourn.types import Episode
+from sojourn.train.step_metrics import drift, live_origin, metrics_of, step_metrics
+from sojourn.train.weights import check_models, identities, initial_weights, keep_initial, restore_initial
+from sojourn.types import Episode, Group, Score
 
 
 @dataclass
@@ -46,15 +58,21 @@ class StageRun:
     stage: Stage
     source: Source
     step: int = 0  # the one that is being made, under which a failure is recorded
-    recorded: set[str] = field(default_factory=set)  # ids of the episodes that the store holds, if they are not live
     errors_before: int = 0  # failed episodes before the present step
+    spent: Spent = field(default_factory=Spent)  # by the steps that are done
     best_at_stop: bool = False  # whether the evaluation that stopped the stage is the best of the run
+
+    @property
+    def live(self) -> bool:
+        """Returns whether the policy plays any groups of the stage."""
+        return self.stage.groups.live
 
     @classmethod
     def begin(cls, run: Run, number: int, previous: StageRun | None) -> StageRun:
         """Begins the optimisers and the source of a stage, whose streams take over from those of the previous one."""
         stage, components = run.recipe.stages[number], run.components
-        wants_reference = any(stream.reference for stream in stage.streams) or run.measures_drift(stage)
+        streams = all_streams(run.recipe.record, stage)
+        wants_reference = any(stream.reference for stream in streams) or run.measures_drift(stage)
         components.trainer.begin(stage.optim, stage.steps * stage.minibatches, reference=wants_reference)
         seen = sum(earlier.groups.tasks(earlier.steps) for earlier in run.recipe.stages[:number])
         source = stage.groups.bind(components, stage.name, stage.steps, seen)
@@ -76,14 +94,14 @@ class StageRun:
         """Trains the steps that are not done yet and evaluates. Where an error ends the stage, what failed until then
         is recorded, and what was scored in its last step, unless the policy played it."""
         start = resumed.state()["step"] if resumed is not None else 0
-        end = self._end(start)
+        end = self._last_step(start)
         try:
             if resumed is not None:
                 await self._resume(resumed, ended=start == end)
             await self._train(start, end)
         except Exception:
-            unused = () if self.stage.groups.live else self.run.components.rewards.pop_before(EVERY_SLOT)
-            await self.run.record_failures(self.stage.name, self.step, unused)
+            unused = () if self.live else self.run.components.rewards.pop((), below=ALL_SLOTS)
+            await self.run.writer.record_failures(self.stage.name, self.step, unused)
             raise
 
     async def _resume(self, resumed: Checkpoint, *, ended: bool) -> None:
@@ -101,8 +119,11 @@ class StageRun:
     async def _train(self, start: int, end: int) -> None:
         run, stage = self.run, self.stage
         self._truncate_records(start)
+        run.writer.origins[stage.name] = origin_of(parts_of(stage.groups)[0])
         self.step = start
-        expected = stage.groups.width * (group_size(stage.groups) or 0) if stage.groups.live else 0
+        if start:
+            self.spent = early_stop.spent(metrics.read(run.folder.path / "metrics.jsonl"), {stage.name})
+        expected = sum(part.width * (group_size(part) or 0) for part in parts_of(stage.groups) if part.live)
         run.display.stage(stage.name, stage.steps, start=start, episodes=expected)
         loop = self._loop(start, end)
         self._reset_measurements()
@@ -111,23 +132,27 @@ class StageRun:
         finally:
             await self.source.close()
             await run.writer.finish()
-        trained, end = start < end, self._end(self.step)
+        run.components.rewards.clear()  # what was played ahead of an early stop is in no step
+        run.writer.failed.clear()
+        trained, end = start < end, self._last_step(self.step)
         if trained:
             saved = self._checkpoint(end, ended=True)
             if self.best_at_stop:
                 saved.mark_best()
         if trained or not any(e["name"] == stage.name for e in run.folder.evaluations()):
-            best = await run.evaluate(stage.name, stage.name, end)
+            best = stage.trains and await run.evaluate(stage.name, stage.name, end)
+            if not stage.trains:
+                run.folder.repeat_evaluation(stage.name, end)
             if best:
                 checkpoint.checkpoints(run.folder.checkpoints)[-1].mark_best()
 
-    def _end(self, start: int) -> int:
-        """Returns after which step the stage ends when it has done `start` steps: its last, or that at which it was
-        stopped. Where it was stopped later than that, it is resumed from an earlier checkpoint, and will be stopped
-        again."""
+    def _last_step(self, done: int) -> int:
+        """Returns after which step the stage ends, when `done` steps of it are done: after those, if a stop is recorded
+        there, else after its last. A stop that is recorded at another step is of a part of the run that was lost, and
+        is removed: the stage will stop there again."""
         stopped = stopped_stages(self.run.folder).get(self.stage.name)
-        if stopped is not None and stopped.step == start:
-            return start
+        if stopped is not None and stopped.step == done:
+            return done
         record_stop(self.run.folder, self.stage.name, None)
         return self.stage.steps
 
@@ -139,17 +164,23 @@ class StageRun:
             source=self.source,
             rewards=components.rewards,
             filters=stage.filters,
-            streams=[*stage.streams, *recorded_streams(run.recipe.record, stage)],
+            streams=all_streams(run.recipe.record, stage),
             estimator=stage.estimator,
             losses=stage.losses,
             aggregate=stage.aggregate,
-            minibatches=stage.minibatches,
+            minibatches=stage.minibatches if stage.trains else 0,
             trainer=components.trainer,
             renderer=components.renderer,
-            curriculum=components.curriculum,
+            observe=self._observe,
             on_step_end=self._end_step,
-            first_slot_after=lambda step: (step + 1) * stage.groups.width if stage.groups.live else EVERY_SLOT,
+            slots_end=lambda step: (step + 1) * live_width(stage.groups) if self.live else ALL_SLOTS,
         )
+
+    def _observe(self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> None:
+        """Tells the curriculum, and a source that keeps groups, what was played for a step."""
+        self.run.components.curriculum.observe(groups, scores)
+        if isinstance(self.source, Observes):
+            self.source.observe(groups, scores)
 
     def _stateful(self) -> dict[str, Stateful]:
         """Returns all stateful components, by the names under which a checkpoint stores them."""
@@ -170,29 +201,31 @@ class StageRun:
         store.truncate(self.stage.name, start)
         for later in self.run.recipe.stages[self.number + 1 :]:
             store.truncate(later.name, 0)
-        self.recorded = {entry.id for entry in store.query(stage=self.stage.name)}
 
     async def _end_step(self, step: int, result: StepResult) -> bool:
         """Records a step; evaluates and checkpoints where due. Returns whether the stage ends here."""
         run, stage = self.run, self.stage
         await self._record(step, result)
-        if not stage.groups.live:
+        if not self.live:
             await run.writer.start_failed(stage.name, self.step)
         self.step = step + 1
-        values = self._step_metrics(result)
+        values = step_metrics(result, run.components, self.source, stage, errors_before=self.errors_before)
         if run.measures_drift(stage):
             count = run.recipe.record.drift_groups
-            values["drift"] = await drift(run.components.trainer, result.groups, step, count)
+            origin = live_origin(stage.groups)
+            values["drift"] = await drift(run.components.trainer, result.groups, step, count, origin)
         run.sinks.write(step, stage.name, values)
         run.display.step(step, values)
-        best, every = False, run.recipe.evaluation.every
-        if every and (step + 1) % every == 0 and step + 1 < stage.steps:
+        self.spent = self.spent.more(values)
+        best, every, within = False, run.recipe.evaluation.every, step + 1 < stage.steps
+        evaluated = stage.trains and within and bool(every) and (step + 1) % every == 0
+        if evaluated:
             best = await run.evaluate(f"{stage.name}-{step + 1}", stage.name, step + 1)
-            if self._stops(step + 1):
-                self.best_at_stop = best
-                return True
+        if within and self._stops(step + 1, evaluated):
+            self.best_at_stop = best
+            return True
         due = run.recipe.record.checkpoint_every
-        if best or (due and (step + 1) % due == 0 and step + 1 < stage.steps):
+        if best or (due and (step + 1) % due == 0 and within):
             await run.writer.finish()
             saved = self._checkpoint(step + 1)
             if best:
@@ -200,10 +233,11 @@ class StageRun:
         self._reset_measurements()  # what recording and evaluation took is not the next step's
         return False
 
-    def _stops(self, step: int) -> bool:
-        """Returns whether the stage ends early after the evaluation of a step; the reason is recorded and shown."""
+    def _stops(self, step: int, evaluated: bool) -> bool:
+        """Returns whether the stage ends early after a step; the reason is recorded and shown."""
         run, stage = self.run, self.stage
-        reason = stage.early_stop.reason(early_stop.results(run.folder.evaluations(), stage.name, step))
+        results = early_stop.results(run.folder.evaluations(), stage.name, step) if evaluated else ()
+        reason = stage.early_stop.reason(results, self.spent)
         if reason:
             record_stop(run.folder, stage.name, Stopped(step, reason))
             run.display.message(f"the stage '{stage.name}' ends after {step} of {stage.steps} steps: {reason}")
@@ -212,45 +246,30 @@ class StageRun:
     async def _record(self, step: int, result: StepResult) -> None:
         """Records the trained groups with their credit and streams, and all other episodes with their scores.
 
-        Episodes that were not played live are recorded when they are first seen, not in every pass over them.
+        Episodes that were not played live are recorded when they are first seen; later passes only name them.
         """
-        known = set[str]() if self.stage.groups.live else self.recorded
+        known = set[str]()
+        if not all(part.live for part in parts_of(self.stage.groups)):
+            taken = [*result.groups, *(scored.group for scored in result.played)]
+            await self.run.writer.finish()  # what it still writes is known, too
+            known = self.run.writer.store.holds(self.stage.name, (e.id for g in taken for e in g.episodes))
         new = [n for n, group in enumerate(result.groups) if group.episodes[0].id not in known]
         trained: list[Any] = [[column[n] for n in new] for column in (result.groups, result.scores, result.credit)]
+        reused = [group for group in result.groups if group.episodes[0].id in known]
         streams = {**result.streams, "weight": weigh(result.groups, self.stage.aggregate)}
         columns = {name: [values[n] for n in new] for name, values in streams.items()}
         done = known | {episode.id for group in result.groups for episode in group.episodes}
         rest = [s.select([n for n, e in enumerate(s.group.episodes) if e.id not in done]) for s in result.played]
         untrained = [scored for scored in rest if scored.group.episodes]
         others = [[scored.group for scored in untrained], [scored.scores for scored in untrained]]
-        await self.run.writer.start(self.stage.name, step, [*trained, columns], others)
-        if not self.stage.groups.live:
-            self.recorded |= {episode.id for scored in result.played for episode in scored.group.episodes}
-
-    def _step_metrics(self, result: StepResult) -> dict[str, float]:
-        """Returns the step's metrics. Those of the policy make sense only for groups that it played itself."""
-        live, components = self.stage.groups.live, self.run.components
-        counts = count_metrics(result)
-        spent = components.timeline.take()
-        seconds = sum(spent.values())
-        return {
-            **result.metrics,
-            **(policy_metrics(result, int(result.metrics["version"]) - 1) if live else {}),
-            **counts,
-            "errors": components.runner.errors - self.errors_before,
-            **(_metrics_of(components.sampler) if live else {}),
-            **_metrics_of(self.source),
-            **{f"seconds_{activity}": part for activity, part in spent.items()},
-            "seconds_step": seconds,
-            "episodes_per_s": counts["episodes"] / max(seconds, 1e-9),
-        }
+        await self.run.writer.start(self.stage.name, step, [*trained, columns, reused], others)
 
     def _reset_measurements(self) -> None:
         """Begins to measure anew, so that evaluations and checkpoints are counted in no step."""
         components = self.run.components
         components.timeline.take()
         self.errors_before = components.runner.errors
-        _metrics_of(components.sampler)
+        metrics_of(components.sampler)
 
     def _checkpoint(self, step: int, ended: bool = False) -> Checkpoint:
         """Writes a checkpoint. At the end of the stage, earlier ones of the stage are deleted, and it has the weights
@@ -266,11 +285,6 @@ class StageRun:
         write = functools.partial(run.components.trainer.save, weights_only=not full)
         keep = 0 if ended else run.recipe.record.keep
         return checkpoint.save(run.folder.checkpoints, earlier + step, write, state, keep=keep, mark=ended)
-
-
-def _metrics_of(component: object) -> Mapping[str, float]:
-    """Returns a component's own metrics since they were last asked for, where it has any."""
-    return component.metrics() if isinstance(component, Measured) else {}
 
 
 @dataclass(frozen=True)
@@ -294,20 +308,35 @@ class Run:
         """Runs all stages that are not done yet, and returns every evaluation of the run by its name."""
         begun_at = resumed.state()["stage"] if resumed is not None else 0
         if resumed is None:
-            await check_groups(self.recipe)
+            await check_groups(self.recipe, self.components.renderer, self.components.runner.max_context)
             await initial_weights(self.components)
+            keep_initial(self.components, self.folder)
             await self.evaluate(BEFORE, BEFORE, 0)
         for earlier in self.folder.evaluations() if resumed is not None else ():
             self.display.recall(earlier["name"], Summary.from_json(earlier["summary"]))
         present: StageRun | None = None
         try:
             for number in range(begun_at, len(self.recipe.stages)):
+                begun = resumed is not None and number == begun_at
+                if not begun and self._skips(self.recipe.stages[number].name):
+                    continue
+                if not begun and number and self.recipe.stages[number].restart:
+                    await restore_initial(self.components, self.folder)
                 present = StageRun.begin(self, number, present)
-                await present.train(resumed if number == begun_at else None)
+                await present.train(resumed if begun else None)
         finally:
             if present is not None:
                 present.hand_over(())
         return {e["name"]: Summary.from_json(e["summary"]) for e in self.folder.evaluations()}
+
+    def _skips(self, stage: str) -> bool:
+        """Returns whether no further round begins with this stage, or goes on with it; the reason is recorded."""
+        reason = why_skipped(self.recipe.repeats, self.folder, stage)
+        if reason:
+            record_stop(self.folder, stage, Stopped(0, reason))
+            self.folder.repeat_evaluation(stage, 0)
+            self.display.message(f"the stage '{stage}' is left out: {reason}")
+        return bool(reason)
 
     def measures_drift(self, stage: Stage) -> bool:
         return stage.groups.live and self.recipe.record.drift_groups > 0
@@ -322,20 +351,16 @@ class Run:
         try:
             done = await evaluate(self.components, label)
         except Exception:
-            await self.record_failures(label, step)
+            await self.writer.record_failures(label, step)
             raise
         await self.writer.start(label, step, [done.groups, done.scores])
         await self.writer.finish()
         summary = summarise(done.groups, done.scores)
         self.folder.add_evaluation(name, stage, step, summary)
         self.display.evaluation(name, summary)
+        if isinstance(self.components.curriculum, ObservesEvaluations):
+            self.components.curriculum.observe_evaluation(done.groups, done.scores)
         return self.recipe.record.keep_best and is_best(self.folder, name)
-
-    async def record_failures(self, stage: str, step: int, others: Sequence[ScoredGroup] = ()) -> None:
-        """Records what failed until an error ends the run, and others, if that can be done."""
-        with suppress(Exception):  # the error that ended the run is the one to report
-            await self.writer.start_failed(stage, step, others)
-            await self.writer.finish()
 
 
 async def run_recipe(
@@ -357,15 +382,18 @@ async def run_recipe(
         for sink in recipe.record.sinks:
             sinks.add(sink.bind(folder.path, folder.config))
         async with assemble(recipe) as components:
+            open_models(recipe, components.trainer)
+            check_contexts(recipe, components.trainer, components.renderer, components.runner.max_context)
             folder.write_json("models.json", identities(recipe))
             if isinstance(components.renderer, HasNote):
                 folder.write_json(CHAT_FORMAT, components.renderer.note)
             if (known := pieces.of(components.renderer)) is not None:
                 vocabulary.write(folder.path, known)
             with EpisodeStore(folder.path, write=True) as store:
-                writer = EpisodeWriter(store, folder.blobs)
+                writer, components.episodes = EpisodeWriter(store, folder.blobs), store
                 run = Run(recipe, folder, display, components, writer, sinks)
                 components.runner.on_episode = run.see
+                sinks.add(LiveDiagnosis(store, display.message, list(metrics.read(jsonl.path))))
                 components.runner.on_blobs = lambda blobs: writer.blobs.update(blobs)
                 return await run.run(found)
     finally:

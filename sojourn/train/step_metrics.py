@@ -3,16 +3,63 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from sojourn.abilities import Measured, origin_of, parts_of
 from sojourn.batch.flatten import flatten
-from sojourn.protocols import Trainer
-from sojourn.sources.slots import has_zero_signal
+from sojourn.protocols import Source, SourceConfig, Trainer
+from sojourn.sources.slots import Signal, Slots, has_zero_signal
+from sojourn.train.assemble import Components
 from sojourn.train.loop import StepResult
-from sojourn.types import Group, Stop
+from sojourn.train.recipe import Stage
+from sojourn.types import Group, Score, Stop
+
+
+def metrics_of(component: object) -> Mapping[str, float]:
+    """Returns a component's own metrics since they were last asked for, where it has any."""
+    return component.metrics() if isinstance(component, Measured) else {}
+
+
+def step_metrics(
+    result: StepResult, components: Components, source: Source, stage: Stage, *, errors_before: int
+) -> dict[str, float]:
+    """Returns the metrics of a step of a stage. Those of the policy make sense only where it played groups itself.
+
+    `errors_before` is the number of failed episodes before the step.
+    """
+    live, signal, origin = stage.groups.live, _signal_of(stage.groups), live_origin(stage.groups)
+    counts = count_metrics(result)
+    spent = components.timeline.take()
+    seconds = sum(spent.values())
+    return {
+        **result.metrics,
+        **(policy_metrics(result, int(result.metrics["version"]) - 1, signal, origin) if live else {}),
+        **counts,
+        **origin_metrics(result.groups, stage.groups),
+        "errors": components.runner.errors - errors_before,
+        **(metrics_of(components.sampler) if live else {}),
+        **metrics_of(source),
+        **metrics_of(components.curriculum),
+        **{f"seconds_{activity}": part for activity, part in spent.items()},
+        "seconds_step": seconds,
+        "episodes_per_s": counts["episodes"] / max(seconds, 1e-9),
+    }
+
+
+def _signal_of(groups: SourceConfig[Any]) -> Signal:
+    """Returns by what a live group of a source has a signal; by the score where the source has no rule of its own."""
+    signals: list[Signal] = [part.signal_of_training for part in parts_of(groups) if isinstance(part, Slots)]
+    return signals[0] if signals else "score"
+
+
+def live_origin(groups: SourceConfig[Any]) -> str:
+    """Returns the origin of the groups that the policy plays for a step: "policy" but for sources that change how it
+    plays, such as `semi_online`."""
+    return next((origin_of(part) for part in parts_of(groups) if part.live), "policy")
 
 
 def count_metrics(result: StepResult) -> dict[str, float]:
@@ -32,34 +79,48 @@ def count_metrics(result: StepResult) -> dict[str, float]:
     }
 
 
-def policy_metrics(result: StepResult, version: int) -> dict[str, float]:
-    """Returns how the policy did in all episodes that were played for a step, and the lags of the trained groups.
+def origin_metrics(groups: Sequence[Group], source: SourceConfig[Any]) -> dict[str, float]:
+    """Returns how many of a step's trained groups came from each origin, where a source has several."""
+    origins = dict.fromkeys(map(origin_of, parts_of(source)))
+    counts = Counter(group.origin for group in groups)
+    return {f"groups_of_{origin}": float(counts[origin]) for origin in origins} if len(origins) > 1 else {}
 
-    `version` is the number of the weights that the step trained.
+
+def policy_metrics(result: StepResult, version: int, signal: Signal, origin: str) -> dict[str, float]:
+    """Returns how the policy did in all episodes that it played for a step, and the lags of the trained groups.
+
+    `version` is the number of the weights that the step began with; `signal` says by what a group has a signal, and
+    `origin` which groups the policy played.
     """
-    groups = [scored.group for scored in result.played]
+    played = [scored for scored in result.played if scored.group.origin == origin]
+    groups = [scored.group for scored in played]
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     samples = [turn.sample for group in result.groups for t in group.trajectories for turn in t.turns]
     lags = [version - sample.versions.oldest for sample in samples if sample.versions.oldest >= 0]
     return {
         "success": _mean([float(trajectory.success) for trajectory in trajectories]),
-        "reward": _mean([score.total for scored in result.played for score in scored.scores]),
+        "reward": _mean([score.total for scored in played for score in scored.scores]),
         "malformed": _mean([turn.info.get("malformed", 0.0) for turn in turns]),
         "cut_off": _mean([float(turn.sample.stop is Stop.LENGTH) for turn in turns]),
         "lag_mean": _mean(lags),
         "lag_max": float(max(lags, default=0)),
-        "zero_signal": _mean([float(has_zero_signal(s.group, s.scores)) for s in result.played if s.scores]),
+        "zero_signal": _mean([float(has_zero_signal(s.group, s.scores, signal)) for s in played if s.scores]),
         **_success_by_world(groups),
+        **_parts([score for scored in played for score in scored.scores]),
     }
 
 
-async def drift(trainer: Trainer, groups: Sequence[Group], step: int, count: int) -> float:
-    """Returns KL(policy || reference) in nats per token, where the reference is the policy as the stage began: the k3
-    estimate (Schulman 2020, "Approximating KL divergence") over `count` of the groups, which are others in each
-    step."""
-    count = min(count, len(groups))
-    batch, _ = flatten([groups[(step * count + n) % len(groups)] for n in range(count)])
+async def drift(trainer: Trainer, groups: Sequence[Group], step: int, count: int, origin: str) -> float:
+    """Returns KL(policy || reference) in nats per token, of the policy that sampled the groups of a step; the reference
+    is the policy as the stage began. It is the k3 estimate (Schulman 2020, "Approximating KL divergence") over `count`
+    of the groups of an origin, those that the policy played for the step, which are others in each step; NaN where
+    there are none."""
+    played = [group for group in groups if group.origin == origin]
+    count = min(count, len(played))
+    if count == 0:
+        return math.nan
+    batch, _ = flatten([played[(step * count + n) % len(played)] for n in range(count)])
     reference = (await trainer.forward(batch, reference=True)).logprobs
     gap = (reference - batch.logprobs)[batch.weight > 0]
     return float(np.mean(np.expm1(gap) - gap)) if len(gap) else math.nan
@@ -73,6 +134,12 @@ def _success_by_world(groups: Sequence[Group]) -> dict[str, float]:
     return (
         {f"success_{name}": _mean(values) for name, values in sorted(successes.items())} if len(successes) > 1 else {}
     )
+
+
+def _parts(scores: Sequence[Score]) -> dict[str, float]:
+    """Returns the mean of each part of the reward, over the trajectories that have it."""
+    names = sorted({name for score in scores for name in score.parts})
+    return {f"part_{name}": _mean([float(s.parts[name]) for s in scores if name in s.parts]) for name in names}
 
 
 def _mean(values: Sequence[float]) -> float:

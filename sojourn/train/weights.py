@@ -6,16 +6,20 @@ from typing import TYPE_CHECKING
 
 from sojourn.abilities import Identifies
 from sojourn.errors import RecordError
+from sojourn.record.atomic import new_folder
 from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.run import RunFolder
 from sojourn.record.run_weights import NamedRun, find_weights
-from sojourn.train.recipe import Recipe
+from sojourn.train.named_models import described, model_identities
+from sojourn.train.recipe import ModelRecipe, Recipe
 
 if TYPE_CHECKING:
     from sojourn.train.assemble import Components
 
+INITIAL = "initial"  # a folder in the run folder
 
-def found_weights(recipe: Recipe) -> Checkpoint | None:
+
+def found_weights(recipe: Recipe | ModelRecipe) -> Checkpoint | None:
     """Returns the checkpoint that `model.weights` names, or None where it names none."""
     if not recipe.model.weights:
         return None
@@ -44,6 +48,19 @@ async def initial_weights(components: Components) -> None:
         await components.trainer.publish()
 
 
+def keep_initial(components: Components, folder: RunFolder) -> None:
+    """Saves the weights that a run begins with, where a later stage begins with them again."""
+    if any(stage.restart for stage in components.recipe.stages[1:]):
+        with new_folder(folder.path / INITIAL, replace=True) as temporary:
+            components.trainer.save(temporary, weights_only=True)
+
+
+async def restore_initial(components: Components, folder: RunFolder) -> None:
+    """Loads the weights that a run began with into trainer and sampler."""
+    components.trainer.load(folder.path / INITIAL, weights_only=True)
+    await components.trainer.publish()
+
+
 def _check_critic(recipe: Recipe, found: Checkpoint) -> None:
     """Refuses a critic that no stage trains, unless the weights to start from include one."""
     trained = any("critic" in loss.needs for stage in recipe.stages for loss in stage.losses)
@@ -58,7 +75,8 @@ def identities(recipe: Recipe) -> dict[str, str]:
     """Returns the identity of the weights of each of the recipe's models on this machine, where its backend knows
     it."""
     backend = recipe.backend
-    return dict(backend.identities(recipe.model, recipe.critic)) if isinstance(backend, Identifies) else {}
+    own = backend.identities(recipe.model, recipe.critic) if isinstance(backend, Identifies) else {}
+    return {**own, **model_identities(recipe)}
 
 
 def check_models(recipe: Recipe, folder: RunFolder) -> None:
@@ -66,9 +84,8 @@ def check_models(recipe: Recipe, folder: RunFolder) -> None:
     current = identities(recipe)
     for role, recorded in folder.models.items():
         if recorded != current.get(role, ""):
-            named = recipe.model.name if role == "policy" or recipe.critic is None else recipe.critic.model
             raise RecordError(
-                f"{folder.path} began with the {role} model '{named}' as {recorded}, but here it is "
+                f"{folder.path} began with the {role} model '{described(role, recipe)}' as {recorded}, but here it is "
                 f"{current.get(role) or 'missing'}: put those weights back (of a hub model, download that commit), or "
                 "start a new run"
             )

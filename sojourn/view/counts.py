@@ -86,11 +86,13 @@ def stages(store: EpisodeStore) -> list[StageSteps]:
 
 
 def neighbour_steps(store: EpisodeStore, stage: str, step: int) -> Neighbours:
-    """Returns the nearest steps before and after a step that have episodes."""
-    statement = (
-        "SELECT (SELECT max(step) FROM episodes WHERE stage = ?1 AND step < ?2), "
-        "(SELECT min(step) FROM episodes WHERE stage = ?1 AND step > ?2)"
-    )
+    """Returns the nearest steps before and after a step that have episodes, or trained earlier ones again."""
+
+    def nearest(which: str, sign: str) -> str:
+        found = f"SELECT {which}(step) AS step FROM {{}} WHERE stage = ?1 AND step {sign} ?2"
+        return f"(SELECT {which}(step) FROM ({found.format('episodes')} UNION ALL {found.format('reused')}))"
+
+    statement = f"SELECT {nearest('max', '<')}, {nearest('min', '>')}"
     return store.rows(statement, (stage, step), lambda row: Neighbours(*row))[0]
 
 

@@ -67,11 +67,12 @@ def _page(run: Path, episodes: Sequence[ReportEpisode], lines: Sequence[Line], s
     status = read_status(run)
     with EpisodeStore(run) as store:
         failed, tags = failures(store), success_by_tag(store, lines[-1].stage, lines[-1].step) if lines else []
+        diagnosis = findings(store, lines)
     return TEMPLATES.get_template("report.html").render(
         policy=f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'",
         style=Markup(style), script=Markup(script), status=status, episodes=episodes, failed=failed, tags=tags,
         charts=charts(lines, stage_starts(lines), smooth, show_all=False), config=folder.config_text,
-        recent_steps=RECENT_STEPS, versions=_versions(folder), diagnosis=findings(run, lines),
+        recent_steps=RECENT_STEPS, versions=_versions(folder), diagnosis=diagnosis,
         when=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
     )  # fmt: skip
 
@@ -96,9 +97,8 @@ def _choose(store: EpisodeStore) -> list[tuple[EpisodeRow, str]]:
     ending."""
     counts = store.steps()
     evaluations = [count for count in counts if count.stage.startswith(EVALUATION_PREFIX)]
-    last = max(
-        evaluations or counts, key=lambda count: (count.step, count.stage == EVALUATION_PREFIX + "before"), default=None
-    )
+    made = _evaluations_in_order(store.folder)
+    last = max(evaluations or counts, key=lambda count: (made.get(count.stage, -1), count.step), default=None)
     entries = list(store.query(stage=last.stage, step=last.step)) if last else []
     judged = sorted((e for e in entries if e.reward is not None), key=lambda e: (e.reward, e.turns))
     chosen: dict[str, tuple[EpisodeRow, str]] = {}
@@ -111,6 +111,16 @@ def _choose(store: EpisodeStore) -> list[tuple[EpisodeRow, str]]:
     ):
         chosen.setdefault(entry.id, (entry, reason))
     return list(chosen.values())[:MAX_EPISODES]
+
+
+def _evaluations_in_order(run: Path) -> dict[str, int]:
+    """Returns the number of each evaluation in the order in which they were made, by the stage that records it: steps
+    begin anew in each stage, so that they do not tell which was last."""
+    try:
+        evaluations = RunFolder.read(run).evaluations()
+    except RecordError:
+        return {}
+    return {f"{EVALUATION_PREFIX}{evaluation['name']}": number for number, evaluation in enumerate(evaluations)}
 
 
 def _report_episode(

@@ -88,7 +88,7 @@ class ResumeSeat:
         self.actions += 1
         if self.actions > self.recorded_turns:
             if self.actions == self.recorded_turns + 1:
-                self.recorded.compare_rewards()
+                self.recorded.compare_end()
             return await self.player.act(observed, state)
         with suppress(ActionError):  # the record below refuses an action that could not be parsed the first time
             await self.player.act(observed, state)

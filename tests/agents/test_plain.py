@@ -37,7 +37,7 @@ from sojourn.types import (
 )
 
 TASK = Task("counting", {}, 0, "train")
-BRIEF = "<|im_start|>system\nPlay.<|im_end|>\n"
+SYSTEM = "<|im_start|>system\nPlay.<|im_end|>\n"
 
 
 def user(text: str) -> str:
@@ -145,7 +145,7 @@ def assert_exact(played: Trajectory, script: Script) -> None:
 async def test_full_extends_one_context():
     script = Script(["go north"])
     played = await episode(script, turns=3)
-    opening = BRIEF + user("page 1") + reply()
+    opening = SYSTEM + user("page 1") + reply()
     second = opening + "go north<|im_end|>\n" + user("page 2") + reply()
     assert script.seen == [opening, second, second + "go north<|im_end|>\n" + user("page 3") + reply()]
     assert [turn.parent for turn in played.turns] == [-1, 0, 1]
@@ -164,7 +164,7 @@ async def test_window_opens_a_new_root_each_turn_with_the_last_exchanges(keep: i
     script = Script(["go north"])
     played = await episode(script, history="window", window=keep)
     past = ["".join(user(f"page {n}") + reply("go north") for n in range(oldest[now - 1], now)) for now in range(1, 5)]
-    assert script.seen == [BRIEF + past[now - 1] + user(f"page {now}") + reply() for now in range(1, 5)]
+    assert script.seen == [SYSTEM + past[now - 1] + user(f"page {now}") + reply() for now in range(1, 5)]
     assert [turn.parent for turn in played.turns] == [-1] * 4
 
 
@@ -176,10 +176,10 @@ async def test_the_past_in_a_window_has_the_tokens_that_were_sampled():
     assert len(starts) == 2
 
 
-async def test_page_shows_the_brief_and_the_present_page_only():
+async def test_page_shows_the_system_message_and_the_present_page_only():
     script = Script(["go north"])
     played = await episode(script, turns=3, history="page")
-    assert script.seen == [BRIEF + user(f"page {n}") + reply() for n in (1, 2, 3)]
+    assert script.seen == [SYSTEM + user(f"page {n}") + reply() for n in (1, 2, 3)]
     assert [turn.parent for turn in played.turns] == [-1] * 3
     assert len(flatten([Group(0, TASK, (Episode("0", TASK, (played,)),))])[0].offsets) - 1 == 3
 
@@ -188,7 +188,7 @@ async def test_a_reply_that_was_cut_off_is_closed_by_what_follows():
     script = Script(["go no...", "go north"])
     played = await episode(script, turns=2)
     told = user("Not go no. (cut off after 5 tokens)")
-    assert script.seen[1] == BRIEF + user("page 1") + reply() + "go no<|im_end|>\n" + told + reply()
+    assert script.seen[1] == SYSTEM + user("page 1") + reply() + "go no<|im_end|>\n" + told + reply()
     assert renderer().decode(played.turns[1].context).startswith("<|im_end|>\n")  # not sampled, so not trained
 
 
@@ -221,7 +221,7 @@ async def test_a_format_that_rewrites_history_opens_a_new_root_from_what_was_sai
     assert_exact(played, script)
     assert [turn.parent for turn in played.turns] == [-1] * 3
     past = ["".join(user(f"page {n}") + reply("go north") for n in range(oldest[now - 1], now)) for now in range(1, 4)]
-    assert script.seen == [BRIEF + past[now - 1] + user(f"page {now}") + reply() for now in range(1, 4)]
+    assert script.seen == [SYSTEM + past[now - 1] + user(f"page {now}") + reply() for now in range(1, 4)]
 
 
 def tool(name: str) -> Tool:
@@ -270,7 +270,7 @@ BROKEN = '<tool_call>\n{"name": '
 async def test_tell_shows_the_reason_and_uses_up_a_turn():
     script = Script(["go up", "go north", "go up"])
     played = await episode(script, turns=3)
-    first = BRIEF + user("page 1") + reply()
+    first = SYSTEM + user("page 1") + reply()
     second = first + "go up<|im_end|>\n" + user("Not go up.") + reply()
     assert script.seen == [first, second, second + "go north<|im_end|>\n" + user("page 2") + reply()]
     assert [turn.info.get("malformed", 0.0) for turn in played.turns] == [1, 0, 1]
@@ -283,10 +283,10 @@ async def test_tell_shows_the_page_again_where_pages_are_forgotten_and_only_the_
     script = Script(["go up", "go down", "go north", "go north"])
     await episode(script, history=history, window=0)
     assert script.seen == [
-        BRIEF + user("page 1") + reply(),
-        BRIEF + user("Not go up.") + user("page 1") + reply(),
-        BRIEF + user("Not go down.") + user("page 1") + reply(),
-        BRIEF + user("page 2") + reply(),
+        SYSTEM + user("page 1") + reply(),
+        SYSTEM + user("Not go up.") + user("page 1") + reply(),
+        SYSTEM + user("Not go down.") + user("page 1") + reply(),
+        SYSTEM + user("page 2") + reply(),
     ]
 
 
@@ -306,7 +306,7 @@ async def test_a_window_shows_the_present_page_once_however_often_actions_are_re
     played = await episode(script, turns=6, history="window", window=window)
     assert [prompt.count("page 2") for prompt in script.seen[1:5]] == [1, 1, 1, 1]
     assert script.seen[5].count("page 3") == 1
-    assert script.seen[3] == BRIEF + fourth + reply()
+    assert script.seen[3] == SYSTEM + fourth + reply()
     told = renderer().open((*played.turns[3].context_messages, *played.turns[3].observed)).tokens
     assert renderer().decode(told) == script.seen[3]
 
@@ -457,7 +457,7 @@ async def test_what_forgets_does_not_fill_its_context(history: str):
 # rewards and forks
 
 
-async def test_reward_before_the_first_turn_is_owed_to_it():
+async def test_reward_before_the_first_turn_is_added_to_it():
     script = Script(["go north"])
     seat = sit(script)
     seat.add_reward(0.5, {})
@@ -490,7 +490,7 @@ async def test_a_fork_and_its_original_go_on_by_themselves_and_share_what_was(hi
     assert one.turns[0] is other.turns[0]
     assert [turn.reward for turn in one.turns] == [1, 2, 0]
     assert [turn.reward for turn in other.turns] == [1, 4]
-    past = BRIEF + user("page 1") + reply("go north")
+    past = SYSTEM + user("page 1") + reply("go north")
     assert renderer().decode(one.prompt(1)) == past + user("page 2") + reply()
     assert renderer().decode(other.prompt(1)) == past + user("page 9") + reply()
     assert renderer().decode(one.prompt(2)) == past + user("page 2") + reply("wait") + user("page 3") + reply()

@@ -14,6 +14,7 @@ from rich.console import Console
 from starlette.testclient import TestClient
 
 from sojourn.arena.checkpoints import CheckpointOperator
+from sojourn.arena.match_display import short_names
 from sojourn.arena.results import Difference, difference_table
 from sojourn.envs.tools import as_family
 from sojourn.envs.toy import Toy
@@ -38,7 +39,7 @@ async def test_an_expert_and_a_random_operator_play_side_by_side() -> None:
     assert ended.named("expert").summary == ended.named("expert-2").summary
     assert ended.shown.count("actions differ from here on") <= 3
     assert "expert, expert-2 observe:" in ended.shown
-    assert re.search(r"random - expert +-[\d.]+ \[", ended.shown)
+    assert re.search(r"random - expert\n +-[\d.]+ \[", ended.shown)
     assert max(map(len, ended.shown.splitlines())) <= 80
 
 
@@ -192,12 +193,33 @@ def test_a_checkpoint_operator_names_its_weights_after_an_at_sign(trained: Path)
     )
 
 
-def test_names_that_are_wider_than_their_column_are_shown_whole() -> None:
+@pytest.mark.parametrize("width", [80, 100])
+def test_names_that_leave_no_room_for_figures_are_whole_and_on_lines_of_their_own(width: int) -> None:
     estimate = mean([0.0, 1.0, 0.5])
-    names = [f"runs/toy-grpo-2026-11-2{day}-with-a-long-name@{day}20" for day in (1, 2)]
-    row = Difference(names[1], names[0], estimate, estimate, 1, 1, 1)
-    console = Console(width=80, file=io.StringIO())
-    console.print(difference_table([row]))
-    rows = console.file.getvalue().splitlines()[1:]
-    column = "".join(row[: rows[0].index("+0.50")] for row in rows)
-    assert "".join(column.split()) == f"{names[1]}-{names[0]}"
+    names = [f"runs/toy-grpo-2026-11-2{day}-1@{day}20" for day in (1, 2, 3)]
+    pairs = [(names[1], names[0]), (names[2], names[0]), (names[2], names[1])]
+    console = Console(width=width, file=io.StringIO())
+    console.print(difference_table([Difference(*pair, estimate, estimate, 1, 1, 1) for pair in pairs], width))
+    lines = console.file.getvalue().splitlines()
+    assert [line for line in lines if "runs/" in line] == [f"{one} - {other}" for one, other in pairs]
+    assert sum("+0.50" in line for line in lines) == 3
+    assert max(map(len, lines)) <= width
+
+
+def test_operators_of_long_names_are_told_apart_in_every_line() -> None:
+    runs = [f"runs/toy-grpo-2026-11-2{day}-1@120" for day in (1, 2)]
+    assert short_names(["expert", *runs]) == ["expert", "…grpo-2026-11-21-1@120", "…grpo-2026-11-22-1@120"]
+    alike = short_names([f"{folder}/toy-grpo-2026-11-21-1@120" for folder in ("a", "b")])
+    assert alike == ["1 …o-2026-11-21-1@120", "2 …o-2026-11-21-1@120"]
+    assert max(map(len, alike)) <= 22
+
+
+async def test_the_results_of_a_match_fit_a_narrow_terminal_with_whole_names(trained: Path, tmp_path: Path) -> None:
+    named = tmp_path / "runs-of-the-toy-world-with-a-long-name-2026-11-25-1"
+    shutil.copytree(trained, named)
+    ended = await match("expert", f"{named}@before", f"{named}", tasks=1, brief=True)
+    text = ended.shown.partition("\n\n")[2]
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    for name in (f"{named.name}@before", f"{named.name} - expert"):
+        assert name in text

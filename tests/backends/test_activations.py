@@ -51,7 +51,7 @@ async def test_computing_layers_again_changes_nothing(name, make, share):
     batch = made_batch(np.random.default_rng(0), vocabulary=VOCABULARY)
     whole, bounded = trainer(make(name), float("inf")), trainer(make(name), 0.0)
     bounded.passes.decoder.activation_bytes = share * sum(cost(make(name)).layers) * len(batch)
-    assert 0 < len(bounded.passes.decoder.recomputed(len(batch))) <= 3
+    assert 0 < len(bounded.passes.decoder.layers_to_recompute(len(batch))) <= 3
     metrics = [await made.forward_backward(batch, [PPO()]) for made in (whole, bounded)]
     assert metrics[0] == metrics[1]
     for key, p in whole.trainable.items():
@@ -71,7 +71,7 @@ def kept_bytes(made: TorchTrainer, batch) -> int:
     micro_batch = MicroBatch.of(
         batch, np.arange(len(batch.offsets) - 1), [np.arange(a, b) for a, b in pairwise(batch.offsets)]
     )
-    again = activations.checkpointed(made.passes.decoder.recomputed(len(micro_batch.tree.tokens)))
+    again = activations.checkpointed(made.passes.decoder.layers_to_recompute(len(micro_batch.tree.tokens)))
     with again, saved_tensors_hooks(keep, lambda tensor: tensor):
         out = made.passes.forward(
             micro_batch, np.flatnonzero(batch.weight), frozenset(), batch.tokens[batch.weight > 0]
@@ -101,7 +101,7 @@ def test_what_is_kept_falls_to_the_budget(share, kernel):
 
 def test_as_many_layers_as_needed_are_computed_again():
     each = Cost((100, 100, 100, 100), 10)
-    assert [each.recomputed(2, budget) for budget in (800, 799, 620, 440, 260, 80, 1)] == [0, 1, 1, 2, 3, 4, 4]
+    assert [each.count_to_recompute(2, budget) for budget in (800, 799, 620, 440, 260, 80, 1)] == [0, 1, 1, 2, 3, 4, 4]
 
 
 def test_a_model_is_left_as_it_was():
@@ -110,7 +110,7 @@ def test_a_model_is_left_as_it_was():
         model = build(name)
         made = trainer(model, 1.0)
         before = [vars(layer).get("forward") for layer in model.model.layers]
-        with activations.checkpointed(made.passes.decoder.recomputed(10)):
+        with activations.checkpointed(made.passes.decoder.layers_to_recompute(10)):
             assert vars(model.model.layers[0])["forward"] is not before[0]
         assert [vars(layer).get("forward") for layer in model.model.layers] == before
         assert all(("forward" in vars(layer)) == (name == "llama") for layer in copy.deepcopy(model).model.layers)

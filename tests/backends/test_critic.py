@@ -12,7 +12,7 @@ from sojourn.backends.torch.models import loading
 from sojourn.backends.torch.trainer.critic import Critic, Head
 from sojourn.backends.torch.trainer.decoder import Decoder
 from sojourn.backends.torch.trainer.model_passes import ModelPasses
-from sojourn.backends.torch.trainer.pass_columns import COLUMNS
+from sojourn.backends.torch.trainer.pass_columns import COLUMNS, OF_DISTRIBUTIONS
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.config.toml import Tables
 from sojourn.errors import ConfigError, ModelError, RecordError
@@ -105,8 +105,8 @@ async def test_the_likeliest_tokens_and_their_gradient():
         gain = logp[places - 1].gather(1, said[places][:, None])[:, 0] - top.values
         total = total + ((gain + values).square() * torch.from_numpy(batch.weight[a:b][places])).sum()
     expected = torch.autograd.grad(total, list(model.parameters()))
-    for (name, p), slope in zip(made.trainable.items(), expected, strict=True):
-        torch.testing.assert_close(p.grad, slope, atol=1e-4, rtol=1e-3, msg=name)
+    for (name, p), grad in zip(made.trainable.items(), expected, strict=True):
+        torch.testing.assert_close(p.grad, grad, atol=1e-4, rtol=1e-3, msg=name)
 
 
 async def test_a_new_critic_says_nothing():
@@ -211,7 +211,7 @@ def test_a_critic_that_reads_other_tokens_is_refused():
 
 
 async def test_the_backend_names_the_columns_of_its_passes_and_others_are_refused():
-    assert Torch.pass_columns == COLUMNS.keys()
+    assert Torch.pass_columns == COLUMNS.keys() | OF_DISTRIBUTIONS
     with pytest.raises(ValueError, match="no column 'third_token': expected some of top_token, top_logprob"):
         await trainer().forward(step(), columns=["top_token", "third_token"])
 

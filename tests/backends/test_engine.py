@@ -10,8 +10,6 @@ import pytest
 import torch
 from engine_models import SIZES, STOP, VOCABULARY, build, logits_of, logprobs_of, twin
 from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
     MambaConfig,
@@ -341,7 +339,7 @@ async def test_weights_of_another_model_are_refused():
     await engine.close()
 
 
-async def test_choices_are_walked_with_logprobs_over_what_is_allowed():
+async def test_choices_are_sampled_with_logprobs_over_what_is_allowed():
     model = build("llama")
     engine = open_engine(model)
     prompt = tokens_of(1, 12)
@@ -538,20 +536,15 @@ def test_models_that_do_not_attend_through_transformers_interface_are_refused():
         Engine(mamba, stops=(), max_context=32)
 
 
-def gpt2():
-    torch.manual_seed(0)
-    return GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=2, n_positions=256)).eval()
-
-
 async def test_learned_positions_work_too():
-    model = gpt2()
+    model = build("gpt2")
     engine = open_engine(model)
     assert_exact(model, await play(engine, tokens_of(3, 20), 2, 8))
     await engine.close()
 
 
 async def test_a_model_whose_projections_are_no_linear_layers_is_sampled_in_bf16():
-    engine = open_engine(gpt2().to(torch.bfloat16))
+    engine = open_engine(build("gpt2").to(torch.bfloat16))
     sample = await engine.sample(Prompt(tokens_of(3, 20)), SamplingParams(max_tokens=4, seed=1))
     assert 1 <= len(sample.tokens) <= 4
     await engine.close()
@@ -611,6 +604,23 @@ def test_a_kind_that_no_kernel_samples_from_is_said(tmp_path, family, slow):
     said = Torch(device="cpu").slowdowns(Model(name=str(tmp_path)))
     assert [f"is of the kind '{family}" in sentence for sentence in said] == [True] * slow
     assert Torch(device="cpu", kernel=False).slowdowns(Model(name=str(tmp_path))) == ()
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+@pytest.mark.parametrize(("architecture", "slow"), [("gemma3", True), ("qwen2", False)])
+def test_the_kind_of_a_gguf_file_is_known_before_it_is_converted(tmp_path, architecture, slow):
+    gguf = pytest.importorskip("gguf")
+    writer = gguf.GGUFWriter(tmp_path / "small.gguf", architecture)
+    writer.add_context_length(128)
+    writer.add_token_list(["a", "b"])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    said = Torch(device="cpu").slowdowns(Model(name=str(tmp_path / "small.gguf")))
+    assert [f"is of the kind '{architecture}'" in sentence for sentence in said] == [True] * slow
+    data = (tmp_path / "small.gguf").read_bytes()
+    (tmp_path / "cut.gguf").write_bytes(data[:30])  # told where it is converted
+    assert Torch(device="cpu").slowdowns(Model(name=str(tmp_path / "cut.gguf"))) == ()
 
 
 def test_the_kernel_is_compiled_once_and_works_without_shared_threads(tmp_path, monkeypatch):

@@ -141,8 +141,8 @@ def test_the_ends_of_the_unit_interval_draw_a_possible_token(uniform, spread):
 def test_the_kernel_draws_what_torch_draws():
     """But where a uniform number falls between two tokens: there, rounding decides."""
     logits, chance = random_logits(400, spread=1.0), np.random.default_rng(1).random(400)
-    heats = [(0.0, 0.5, 1.0, 1.3)[n % 4] for n in range(400)]
-    rows = [Row(SamplingParams(1, temperature=heat), float(u)) for heat, u in zip(heats, chance, strict=True)]
+    temperatures = [(0.0, 0.5, 1.0, 1.3)[n % 4] for n in range(400)]
+    rows = [Row(SamplingParams(1, temperature=t), float(u)) for t, u in zip(temperatures, chance, strict=True)]
     ours, plain = draw(logits, rows), sampling.draw(logits, rows)
     same = np.equal(ours.tokens, plain.tokens)
     assert np.mean(same) > 0.99
@@ -182,7 +182,7 @@ def test_uniform_numbers_follow_from_seed_and_place_alone():
     assert abs(many.mean() - 0.5) < 0.01
 
 
-def walk(choices, tokens):
+def advanced(choices, tokens):
     for token in tokens:
         assert token in choices.allowed()
         choices.advance(token)
@@ -192,16 +192,16 @@ def walk(choices, tokens):
 def test_choices_allow_what_leads_to_one_of_them():
     choices = ((5, 6, 7), (5, 8), (9,))
     assert Choices(choices, ()).allowed().tolist() == [5, 9]
-    assert walk(Choices(choices, ()), [5]).allowed().tolist() == [6, 8]
-    assert not walk(Choices(choices, ()), [5, 6]).complete
-    assert all(walk(Choices(choices, ()), choice).complete for choice in choices)
+    assert advanced(Choices(choices, ()), [5]).allowed().tolist() == [6, 8]
+    assert not advanced(Choices(choices, ()), [5, 6]).complete
+    assert all(advanced(Choices(choices, ()), choice).complete for choice in choices)
 
 
 def test_a_choice_that_begins_another_needs_a_stop():
     choices = Choices(((5, 6), (5, 6, 7)), (2,))
-    assert walk(choices, [5, 6]).allowed().tolist() == [2, 7]
+    assert advanced(choices, [5, 6]).allowed().tolist() == [2, 7]
     assert not choices.complete
-    assert walk(choices, [2]).complete
+    assert advanced(choices, [2]).complete
     with pytest.raises(ModelError, match="beginning of another"):
         Choices(((5, 6), (5, 6, 7)), ())
     with pytest.raises(ModelError, match="no tokens"):

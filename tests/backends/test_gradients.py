@@ -63,13 +63,13 @@ def test_attention_over_a_tree(key, value, heads, kv_heads, window, lengths_and_
     sizes = ((len(asked), heads, key), (nodes, kv_heads, key), (nodes, kv_heads, value))
     sent = [torch.randn(size) for size in sizes]
     sent[0] *= 3
-    slope = torch.randn(len(asked), heads, value)
+    grad = torch.randn(len(asked), heads, value)
     found = [t.clone().requires_grad_() for t in sent]
     out = own.attend(*found, own.block_mask(made, window, None if portion is None else asked), key**-0.5)
-    out.backward(slope)
+    out.backward(grad)
     exact = [t.double().requires_grad_() for t in sent]
     right = plain(*exact, seen(made, window)[asked], key**-0.5)
-    right.backward(slope.double())
+    right.backward(grad.double())
     torch.testing.assert_close(out.double(), right, atol=1e-5, rtol=1e-4)
     for one, other in zip(found, exact, strict=True):
         torch.testing.assert_close(one.grad.double(), other.grad, atol=5e-5, rtol=1e-4)
@@ -101,7 +101,7 @@ def test_memory_grows_with_nodes_not_with_pairs():
 
 
 def compare(function, reference, *shapes, atol=1e-5):
-    """Results and gradients to all inputs, where every result has a slope of its own."""
+    """Compares results, and gradients to all inputs, where each result has a gradient of its own."""
     torch.manual_seed(0)
     sent = [torch.randn(shape) for shape in shapes]
     found, exact = ([t.to(kind, copy=True).requires_grad_() for t in sent] for kind in (torch.float32, torch.float64))

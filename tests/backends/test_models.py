@@ -15,6 +15,7 @@ from transformers import LlamaConfig
 
 from sojourn.backends.torch.models import gguf, loading, tiny
 from sojourn.envs import toy
+from sojourn.envs.toy_layouts import WAYS
 from sojourn.errors import MissingExtraError, ModelError
 
 
@@ -111,7 +112,7 @@ def test_loading_tiny_leaves_the_random_state_alone():
 
 def test_every_word_of_the_toy_is_one_token():
     tokenizer = tiny.build_tokenizer()
-    said = [toy.SYSTEM, *toy.ROOMS, *toy.COLOURS, *toy.OBJECTS, *toy.WAYS, toy.TREASURE]
+    said = [toy.SYSTEM, *toy.ROOMS, *toy.COLOURS, *toy.OBJECTS, *WAYS, toy.TREASURE]
     said += [env_text(index) for index in range(20)]
     for word in {word.strip(string.punctuation) for text in said for word in text.split()}:
         assert len(tokenizer.encode(" " + word)) == 1, word

@@ -64,11 +64,11 @@ def test_a_sum_has_one_order_on_however_many_threads_and_rows(half):
 def test_a_layers_gradients(shape, bias, half):
     torch.manual_seed(1)
     layer, x = torch.nn.Linear(20, 33, bias=bias), torch.randn(*shape, 20, requires_grad=True)
-    slope = torch.randn(*shape, 33)
+    grad = torch.randn(*shape, 33)
     product.use_kernel(layer, bf16=half)
     out = layer(x)
-    out.backward(slope)
-    rows, wide = x.detach().reshape(-1, 20), slope.reshape(-1, 33)
+    out.backward(grad)
+    rows, wide = x.detach().reshape(-1, 20), grad.reshape(-1, 33)
     right = rounded(rows, half) @ rounded(layer.weight.detach(), half).T
     close(out.reshape(-1, 33), right + layer.bias.detach().double() if bias else right, 20)
     close(x.grad.reshape(-1, 20), rounded(wide, half) @ rounded(layer.weight.detach(), half), 33)

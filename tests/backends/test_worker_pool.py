@@ -63,7 +63,7 @@ def test_what_each_gives_comes_in_order(pool):
 
 
 @pytest.mark.parametrize("pool", [2], indirect=True)
-def test_a_failure_is_raised_and_the_team_goes_on(pool):
+def test_a_failure_is_raised_and_the_pool_goes_on(pool):
     def fails() -> int:
         raise ValueError("no")
 

@@ -63,7 +63,7 @@ async def updates(loss, seed=0):
         aggregate=Aggregate(),
         minibatches=COUNT,
         trainer=made,
-        curriculum=curriculum,
+        observe=curriculum.observe,
         on_step_end=lambda step, result: answer(False),
     )
     await train(run)

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from sojourn.checks.attack import attack_env, case, categories
 from sojourn.checks.attack.programs import SIGNALS
 from sojourn.checks.report import Outcome
 from sojourn.envs.about import About
+from sojourn.envs.tools import Tools
 from sojourn.errors import ActionError, ConfigError
 from sojourn.types import Message, Observation, Role, Step, Task
 
@@ -253,3 +255,47 @@ def test_the_command(tmp_path):
         done = subprocess.run([*run, *words], env=environment, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert told in done.stderr
+
+
+@dataclass
+class Ask:
+    """Answers questions in SQL, or hangs for ever, unless SQLite bounds a query itself."""
+
+    seed: int
+    bounded: bool = False
+
+    def __post_init__(self) -> None:
+        self.given: str | None = None
+        self.database = sqlite3.connect(":memory:")
+        if self.bounded:
+            self.database.set_progress_handler(lambda: 1, 100_000)
+
+    def query(self, sql: str) -> str:
+        """Runs a query."""
+        try:
+            return str(self.database.execute(sql).fetchmany(5))
+        except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
+            return f"error: {error}"
+
+    def answer(self, text: str) -> None:
+        """Ends the play."""
+        self.given = text
+
+    def reward(self) -> float | None:
+        return None if self.given is None else float(self.given == str(self.seed))
+
+    def expert(self) -> str:
+        return f"answer('{self.seed}')"
+
+    def close(self) -> None:
+        self.database.close()
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+async def test_a_query_without_end_is_tried(bounded, monkeypatch):
+    monkeypatch.setattr(case, "STALL_S", 0.5)
+    found = await attack_env(Tools(cls=Ask, arguments={"bounded": bounded}), only=["stalls"])
+    stalls = found.report["stalls"]
+    assert stalls.outcome is (Outcome.PASSED if bounded else Outcome.FAILED), stalls.detail
+    told = "'select count(*) from (with recursive n(i) as (select 1 unio as call query sql: the play would be excused"
+    assert bounded or told in stalls.detail

@@ -9,7 +9,7 @@ from sojourn.agents.plain import Plain, PlainSeat
 from sojourn.checks.agent import PROMISES, check_agent
 from sojourn.checks.report import Outcome
 from sojourn.errors import ActionError, BudgetError
-from sojourn.types import Message, Role, Sample
+from sojourn.types import Message, Observation, Role, Sample, ToolCall
 
 
 @pytest.mark.parametrize(
@@ -130,9 +130,105 @@ class OneTree(PlainSeat):
         return self
 
 
+class GivesAway(PlainSeat):
+    """Gives its fork the past itself, and forgets it."""
+
+    def fork(self):
+        other = super().fork()
+        self.past.clear()
+        return other
+
+
+class SharesNotes(PlainSeat):
+    """Tells the model how many turns were taken, and counts those of its forks, too."""
+
+    async def act(self, observation, state=None):
+        notes = vars(self).setdefault("notes", [])
+        notes.append(0)
+        note = Message(Role.USER, f"turn {len(notes)}")
+        return await super().act(replace(observation, messages=(*observation.messages, note)), state)
+
+    def fork(self):
+        other = super().fork()
+        other.notes = vars(self).setdefault("notes", [])
+        return other
+
+
+class Twice(PlainSeat):
+    """Samples a draft and then an answer in each turn."""
+
+    async def act(self, observation, state=None):
+        await super().act(observation, state)
+        return await super().act(Observation((Message(Role.USER, "Answer."),)), state)
+
+
 class Answers(PlainSeat):
     async def act(self, observation, state=None):
         return (await super().act(observation, state)).text
+
+
+class Shouts(PlainSeat):
+    """Says in capitals what the model said."""
+
+    async def act(self, observation, state=None):
+        action = await super().act(observation, state)
+        return replace(action, text=action.text.upper())
+
+
+class Looks(PlainSeat):
+    """Looks whatever the model said."""
+
+    async def act(self, observation, state=None):
+        await super().act(observation, state)
+        return Message(Role.ASSISTANT, calls=(ToolCall("look", {}),))
+
+
+class Calls(PlainSeat):
+    """Makes a call of the words that the model said, where there are two."""
+
+    async def act(self, observation, state=None):
+        words = (await super().act(observation, state)).text.split()
+        if len(words) != 2:
+            raise ActionError("say a verb and a noun")
+        return Message(Role.ASSISTANT, calls=(ToolCall(words[0], {"what": words[1]}),))
+
+
+class Menu(PlainSeat):
+    """Reads nothing but numbers."""
+
+    async def act(self, observation, state=None):
+        if not (await super().act(observation, state)).text.isdigit():
+            raise ActionError("say a number")
+        return Message(Role.ASSISTANT, "look")
+
+
+class SharesPast(PlainSeat):
+    """Shares a list which it reads only where a new context begins."""
+
+    def fork(self):
+        return replace(self, turns=list(self.turns))
+
+
+class SharesWithFork(PlainSeat):
+    """Shares what was shown, which the fork reads and only the origin changes."""
+
+    seen: tuple = ()
+
+    async def act(self, observation, state=None):
+        self.seen = self.seen or []
+        if "origin" in vars(self):
+            return await self._recalling(observation, state)
+        self.seen.append(observation.messages[-1].text)
+        return await super().act(observation, state)
+
+    async def _recalling(self, observation, state):
+        note = Message(Role.USER, " ".join(self.seen))
+        return await super().act(replace(observation, messages=(*observation.messages, note)), state)
+
+    def fork(self):
+        other = super().fork()
+        other.seen, other.origin = self.seen, self
+        return other
 
 
 @pytest.mark.parametrize(
@@ -149,13 +245,33 @@ class Answers(PlainSeat):
         (Greedy, "it asks for no more than a context holds", "bound max_tokens by the room that is left"),
         (OneSeed, "every sample has a seed of its own", "the same seed"),
         (Shared, "it is deterministic", "have different trajectories"),
-        (OneTree, "a forked seat goes on by itself", "in another way than without it"),
+        (OneTree, "a forked seat goes on by itself", "changes its origin: copy in fork()"),
+        (GivesAway, "a forked seat goes on by itself", "in another way than without it"),
+        (SharesNotes, "a forked seat goes on by itself", "changes its origin: copy in fork()"),
+        (SharesPast, "a forked seat goes on by itself", "changes its origin: copy in fork()"),
+        (SharesWithFork, "a forked seat goes on by itself", "what the origin does changes its fork: copy in fork()"),
+        (Shouts, "an action is read from what was sampled", "acts 'GO NORTH' after the model said 'go north'"),
+        (Looks, "an action is read from what was sampled", "acts 'look()' after the model said 'go north'"),
     ],
 )
 async def test_a_broken_agent_is_caught(cls, promise, words):
     report = await check_agent(Agent(cls))
     assert report.failed == (promise,)
     assert words in report[promise].detail
+
+
+async def test_an_agent_that_samples_twice_in_a_turn_keeps_every_promise():
+    report = await check_agent(Agent(Twice))
+    assert [v.outcome for v in report.verdicts] == [Outcome.PASSED] * len(PROMISES), report.verdicts
+    assert report["a forked seat goes on by itself"].detail == "4 turns are shared"
+
+
+async def test_an_agent_may_read_its_action_out_of_what_was_sampled():
+    report = await check_agent(Agent(Calls))
+    assert report["an action is read from what was sampled"].outcome is Outcome.PASSED, report.verdicts
+    assert report.failed == (), report.verdicts
+    unread = (await check_agent(Agent(Menu)))["an action is read from what was sampled"]
+    assert (unread.outcome, unread.detail) == (Outcome.NOT_OFFERED, "it reads none of the 4 replies as an action")
 
 
 async def test_seats_that_affect_each_other_are_caught():

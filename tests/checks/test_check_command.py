@@ -89,6 +89,16 @@ class Second:
         return [1]
 
 @dataclass(frozen=True)
+class Falling:
+    def __call__(self, step, steps):
+        return -step
+
+@dataclass(frozen=True)
+class Deaf:
+    def bind(self, folder, config):
+        return self
+
+@dataclass(frozen=True)
 class Last:
     split: str = "train"
 
@@ -110,8 +120,10 @@ def test_a_renderer_is_checked_with_the_tokenizer_of_a_model(tmp_path):
         ("Half", "0 lists for 6 groups"),
         ("Empty", "KeyError: 'go north' (parts.py:"),
         ("Endless", "expected how many groups a step has"),
-        ("Won", "bool: expected a Score"),
+        ("Won", "the reward parts:Won gave"),
         ("Second", "expected numbers from 0 to 0"),
+        ("Falling", "update 1 of 2 has the factor -1"),
+        ("Deaf", "Deaf has no write()"),
         ("Last", "Last has no draw()"),
     ],
 )
@@ -129,7 +141,8 @@ def test_the_kind_of_a_class_follows_from_what_it_takes(tmp_path, name, sentence
         (["reinforce"], "add --kind estimator or --kind loss"),
         (["grop", "--kind", "estimator"], "unknown estimator 'grop'"),
         (["grpo", "--kind", "loss"], "unknown loss 'grpo'"),
-        (["grpo", "--kind", "schedule"], "use one of env, agent, renderer, groups, reward, "),
+        (["grpo", "--kind", "optimizer"], "use one of env, agent, renderer, groups, reward, "),
+        (["constant"], "add --kind estimator or --kind schedule"),
         (["grpo", "scale_by_sdt=false"], "did you mean 'scale_by_std'?"),
         (["grpo", "--episodes", "3"], "only a world is played"),
         (["grpo", "--model", "tiny"], "only a renderer has a tokenizer"),
@@ -157,7 +170,7 @@ class Risky(Blackjack):
 def test_what_a_machine_does_not_hold_is_said_before_anything_is_played(tmp_path):
     (tmp_path / "risky.py").write_text(RISKY)
     mixed = 'worlds=[{ name = "toy" }, { name = "risky:Risky" }]'
-    for words in (["risky:Risky", "--kind", "env", "--attack"], ["mixed", mixed, "--episodes", "1"]):
+    for words in (["risky:Risky", "--kind", "env", "--attack"], ["mixed", mixed, "--kind", "env", "--episodes", "1"]):
         done = check(tmp_path, *words)
         assert done.stderr.splitlines()[0] == "note: The walls are thin here: build better ones."
     assert "note:" not in check(tmp_path, "toy", "--episodes", "1").stderr

@@ -14,6 +14,7 @@ from typing import ClassVar
 import pytest
 from rich.console import Console
 
+from sojourn.abilities import Bounds
 from sojourn.checks.env import PROMISES, check_env
 from sojourn.checks.report import Outcome, Report, Verdict
 from sojourn.envs.about import About
@@ -262,6 +263,8 @@ async def test_a_sound_world_keeps_every_promise():
         "its task ids are stable",  # its field is a class
         "plays are the same in another process",
         "its images are available",
+        "tasks that it makes can be solved",
+        "relabelled episodes succeed",
         "no process outlives the run",
     ):
         assert outcomes.pop(promise) is Outcome.NOT_OFFERED
@@ -380,6 +383,79 @@ async def test_bad_lists_of_tasks_are_caught():
     assert (await check_env(Empty())).failed == ("it gives tasks",)
     assert (await check_env(object())).failed == ("it is an environment",)
     assert (await check_env("no.such:Thing")).failed == ("it is an environment",)
+
+
+class Makes(World):
+    """Makes tasks of another number to count to, which nobody reads; the broken ones change one thing."""
+
+    def tasks(self, split: str) -> list[Task]:
+        return [replace(task, data={"size": 4}) for task in super().tasks(split)]
+
+    def bounds(self, like: Task) -> dict[str, Bounds]:
+        return {"size": Bounds(1, 9)}
+
+    def make_task(self, like: Task, data: dict, seed: int) -> Task | None:
+        return replace(like, data=data, seed=seed) if data["size"] % 2 else None
+
+
+class MakesTests(Makes):
+    def make_task(self, like: Task, data: dict, seed: int) -> Task | None:
+        return replace(like, data={"size": 4}, seed=100 + seed % 10)
+
+
+class MakesOfAnySplit(Makes):
+    def make_task(self, like: Task, data: dict, seed: int) -> Task | None:
+        return replace(like, data=data, seed=seed, split="test")
+
+
+class MakesAtRandom(Makes):
+    def make_task(self, like: Task, data: dict, seed: int) -> Task | None:
+        return replace(like, data=data, seed=random.getrandbits(40))
+
+
+class Unbounded(Makes):
+    def bounds(self, like: Task) -> dict[str, Bounds]:
+        return {"size": Bounds(5, 9)}
+
+
+class MakesImpossible(Makes):
+    def make(self, task: Task) -> object:
+        return Lost(task) if task.seed > 1000 else super().make(task)
+
+
+class Lost(Counter):
+    async def step(self, agent: str, action: Message) -> Step:
+        return Step(None, {agent: 0.0}, done=True, success=False)
+
+
+class MakesNone(Makes):
+    def make_task(self, like: Task, data: dict, seed: int) -> Task | None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("family", "detail"),
+    [
+        (MakesTests(), "which is of the test split"),
+        (MakesOfAnySplit(), "which is of the test split"),
+        (MakesAtRandom(), "when asked again for"),
+        (Unbounded(), "bounds() says that 'size' is from 5 to 9, and a task has 4"),
+        (MakesImpossible(), "the expert's play ended without success"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_tasks_that_a_world_makes_wrongly_are_caught(family, detail):
+    promise = "tasks that it makes can be solved"
+    report = await check_env(family)
+    assert report.failed == (promise,)
+    assert detail in report[promise].detail
+
+
+async def test_tasks_that_a_world_makes_are_counted():
+    promise = "tasks that it makes can be solved"
+    verdict = (await check_env(Makes()))[promise]
+    assert (verdict.outcome, "small changes gave a task" in verdict.detail) == (Outcome.PASSED, True)
+    assert (await check_env(MakesNone()))[promise].outcome is Outcome.WARNED
 
 
 HASHED = """

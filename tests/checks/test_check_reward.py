@@ -47,6 +47,23 @@ class OnePerTrajectory(Sound):
         return Score(np.array([trajectory.reward], dtype=np.float32))
 
 
+class Listed(Sound):
+    """Gives the turns as a list, which cannot be added up as an array can."""
+
+    def score(self, trajectory):
+        return Score([turn.reward for turn in trajectory.turns])
+
+
+class Whole(Sound):
+    def score(self, trajectory):
+        return Score(np.array([1 for _ in trajectory.turns]))
+
+
+class AtOnce(Sound):
+    def __call__(self, group):
+        return [self.score(trajectory) for trajectory in group.trajectories]
+
+
 class Infinite(Sound):
     def score(self, trajectory):
         return replace(super().score(trajectory), parts={"rate": float("nan")})
@@ -99,11 +116,15 @@ async def test_a_sound_one_passes():
 @pytest.mark.parametrize(
     ("broken", "promise", "words"),
     [
-        (Totals(), "there is a score for every trajectory", "float: expected a Score"),
-        (OnePerTrajectory(), "there is a score for every trajectory", "turns of shape (1,): expected (3,)"),
-        (Infinite(), "there is a score for every trajectory", "the part 'rate' is nan"),
+        (Totals(), "there is a score for every trajectory", "as a score: expected a sojourn.types.Score"),
+        (OnePerTrajectory(), "there is a score for every trajectory", "gave 1 numbers for the 3 turns"),
+        (Listed(), "there is a score for every trajectory", "whose `turns` is a numpy array"),
+        (Whole(), "there is a score for every trajectory", "rewards of type int64"),
+        (AtOnce(), "there is a score for every trajectory", "returned list"),
+        (AtOnce(), "there is a score for every trajectory", "write `async def __call__`"),
+        (Infinite(), "there is a score for every trajectory", "the part 'rate' of the reward of episode 0-0 is nan"),
         (LastTurn(), "truncated, malformed and forked trajectories are scored", "IndexError"),
-        (PerEpisode(), "failures and other seats are left out", "4 for a group of 3 trajectories"),
+        (PerEpisode(), "failures and other seats are left out", "gave 4 scores for 3 trajectories"),
         (Random(), "it is deterministic", "the same group, scored again"),
         (Shared(), "groups are scored apart", "with other groups scored at the same time"),
         (FirstWins(), "permuting episodes permutes scores", "in another order"),

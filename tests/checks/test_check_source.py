@@ -71,6 +71,11 @@ class Empty(Playing):
         return replace(await super().play(slot), episodes=())
 
 
+class OfAnOrigin(Playing):
+    async def play(self, slot, label="played"):
+        return replace(await super().play(slot), origin="shown")
+
+
 class FromTheStart(Playing):
     async def play(self, slot, label="played"):
         self.first = 0
@@ -115,6 +120,11 @@ class Config:
 
 
 @dataclass(frozen=True)
+class WithOrigin(Config):
+    origin: str = "shown"
+
+
+@dataclass(frozen=True)
 class Sized(Config):
     size: int = 3
 
@@ -133,6 +143,8 @@ async def test_a_sound_one_passes():
         (Config(Episodes), "a step gets groups", "expected a list of groups"),
         (Config(More, width=1), "a step gets groups", "2 groups, where width = 1"),
         (Config(Empty), "a step gets groups", "the group of slot 0 has no episodes"),
+        (Config(OfAnOrigin), "a step gets groups", "has the origin 'shown', where the source declares 'policy'"),
+        (WithOrigin(), "a step gets groups", "has the origin 'policy', where the source declares 'shown'"),
         (Config(FromTheStart), "it draws its own tasks of the curriculum", "it drew slot 0: with first = 5"),
         (Config(Random), "it is deterministic", "bound twice, it gives other groups at step 0"),
         (Config(Counting), "it resumes", "resumed after two steps, it gives other groups at step 2"),

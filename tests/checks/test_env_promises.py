@@ -160,12 +160,12 @@ class Duel:
     def __init__(self, task: Task):
         self.task, self.counts, self.turn = task, [0, 0], 0
 
-    def brief(self) -> tuple[Message, ...]:
+    def system(self) -> tuple[Message, ...]:
         return (Message(Role.SYSTEM, f"You are {self.turn % 2}."),) if self.turn < 2 else ()
 
     def show(self) -> Observation:
         shown = seen(f"task {self.task.seed} counts {self.counts}", "one", "none")
-        return replace(shown, agent=DuelWorld.seats[self.turn % 2], system=self.brief())
+        return replace(shown, agent=DuelWorld.seats[self.turn % 2], system=self.system())
 
     async def start(self) -> Observation:
         return self.show()
@@ -217,8 +217,8 @@ class FailsOutOfTurn(Duel):
         assert agent == DuelWorld.seats[self.turn % 2]
 
 
-class NoBrief(Duel):
-    def brief(self) -> tuple[Message, ...]:
+class NoSystemMessage(Duel):
+    def system(self) -> tuple[Message, ...]:
         return (Message(Role.SYSTEM, "You are the first."),) if self.turn == 0 else ()
 
 
@@ -246,7 +246,7 @@ async def test_two_seats_that_take_turns_keep_every_promise():
     [
         (DuelWorld(TakesAnybody), "it took an action of 'second' when it was the turn of 'first'"),
         (DuelWorld(CountsRefusedTurns), "after 'second' was refused out of turn, after 1 actions observation is"),
-        (DuelWorld(NoBrief), "the first observation of the seat 'second' has no system message"),
+        (DuelWorld(NoSystemMessage), "the first observation of the seat 'second' has no system message"),
         (DuelWorld(ThirdMan), "it asks for the seat 'second ', but its `seats` are first, second"),
         (World(Duel), "it asks for the seat 'first', but its `seats` are agent"),
         (DuelWorld(PaysNobody), "it rewards 'loser', who has no seat"),
@@ -457,6 +457,16 @@ async def test_success_before_the_end_is_caught():
     report = await check_env(World(KnownToFail))
     assert report.passed
     assert report["success is reported at the end"].outcome is Outcome.WARNED
+
+
+async def test_success_that_is_never_said_is_not_offered():
+    class Silent(Counter):
+        async def step(self, agent: str, action: Message) -> Step:
+            return replace(await super().step(agent, action), success=None)
+
+    verdict = (await check_env(World(Silent)))["success is reported at the end"]
+    assert verdict.outcome is Outcome.NOT_OFFERED
+    assert "rewards add up to more than 0 counts as a success" in verdict.detail
 
 
 class Limited(Bare):

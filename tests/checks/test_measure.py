@@ -7,8 +7,9 @@ import dataclasses
 import pytest
 
 from sojourn import env_catalog
-from sojourn.checks.env.measure import Measured, Scored, measure
+from sojourn.checks.env.measure import measure
 from sojourn.envs.about import About
+from sojourn.envs.measured import Measured, Scored
 from sojourn.envs.toy import Toy
 from sojourn_worlds.shop import Shop
 

@@ -24,6 +24,70 @@ def write(folder: Path, text: str = TOY, name: str = "r.toml") -> Path:
     return path
 
 
+OWN = """
+from dataclasses import dataclass
+@dataclass(frozen=True, kw_only=True)
+class Own:
+    left: int = 1
+    right: int = 2
+    history: str = "full"
+    def seat(self, context): ...
+class Bare:
+    async def __call__(self, group): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("agent", "override", "sentence"),
+    [
+        (
+            "left = 3, right = 4, history = 'page'",
+            "agent.name=plain",
+            "agent.name = 'plain' (command line) keeps the other keys of own_agent:Own, of which plain has no left, "
+            "right: agent = {name = 'plain'} leaves them all out",
+        ),
+        ("history = 'page'", "agent.name=plain", ""),
+        ("left = 3", "agent={name='plain'}", ""),
+        ("left = 3", "agent.lefft=3", "unknown key 'agent.lefft': did you mean 'left'?"),
+    ],
+)
+def test_another_name_on_the_command_line_says_which_keys_it_does_not_take(
+    tmp_path, monkeypatch, agent, override, sentence
+):
+    (tmp_path / "own_agent.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    path = write(tmp_path, f"agent = {{ name = 'own_agent:Own', {agent} }}\n{TOY}")
+    if not sentence:
+        assert load(path, [override]).table["agent"]["name"] == "plain"
+        return
+    with pytest.raises(ConfigError) as error:
+        load(path, [override])
+    assert str(error.value) == sentence
+
+
+def test_another_name_of_a_stages_loss_says_so_too(tmp_path):
+    path = write(tmp_path, TOY.replace('{ name = "ppo" }', '{ name = "ppo", clip_high = 0.3 }'))
+    with pytest.raises(
+        ConfigError, match=r"losses\.0\.name = 'reinforce' .* reinforce has no clip_high: losses\.0 = {na"
+    ):
+        load(path, ["losses.0.name=reinforce"])
+
+
+def test_what_is_no_component_says_what_to_write(tmp_path, monkeypatch):
+    (tmp_path / "own_agent.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    for override, sentence in (
+        ("reward='own_agent:Bare'", "reward = 'own_agent:Bare': expected a table: write {name = 'own_agent:Bare'}"),
+        (
+            "reward.name='own_agent:Bare'",
+            "reward: Bare is no dataclass, whose fields would be its keys: write @dataclass(",
+        ),
+    ):
+        with pytest.raises(ConfigError) as error:
+            load(write(tmp_path), [override])
+        assert str(error.value).startswith(sentence)
+
+
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
@@ -284,3 +348,20 @@ def test_stages_share_the_top_level_and_overrides_reach_them_by_name(tmp_path):
     assert (a.optim.lr, b.optim.lr, a.steps, b.steps) == (5e-3, 2e-3, 10, 3)
     with pytest.raises(ConfigError, match="no 'c' in the array"):
         load(write(tmp_path, text), ["stages.c.steps=3"])
+
+
+def test_a_child_changes_keys_of_its_parents_stages_by_their_names(tmp_path):
+    stages = "[[stages]]\nname = 'a'\noptim = { lr = 1e-3 }\n[[stages]]\nname = 'b'\nlosses = [{ name = 'ppo' }]\n"
+    write(tmp_path, TOY + stages, "parent.toml")
+    own = "[stages.b]\nsteps = 3\noptim = { lr = 5e-3 }\n[stages.b.losses.ppo]\nclip_low = 0.1\n"
+    resolved = load(write(tmp_path, "extends = 'parent.toml'\n" + own))
+    a, b = resolved.recipe.stages
+    assert (a.optim.lr, a.steps, b.optim.lr, b.steps, b.losses[0].clip_low) == (1e-3, 10, 5e-3, 3, 0.1)
+    told = {path: Path(origin).name for path, origin in resolved.origins.items() if path.startswith("stages.")}
+    assert (told["stages.0.optim.lr"], told["stages.1.optim.lr"]) == ("parent.toml", "r.toml")
+    assert (told["stages.1.name"], told["stages.1.losses.0.clip_low"]) == ("parent.toml", "r.toml")
+    assert load(write(tmp_path, "extends = 'parent.toml'\n" + own), ["stages.b.steps=4"]).recipe.stages[1].steps == 4
+    with pytest.raises(ConfigError, match=r"r.toml: stages.c: no 'c' in the array; use one of 0, 1, a, b"):
+        load(write(tmp_path, "extends = 'parent.toml'\n[stages.c]\nsteps = 3\n"))
+    with pytest.raises(ConfigError, match=r"stages.b = 3: expected a table of its keys, such as stages.b.steps"):
+        load(write(tmp_path, "extends = 'parent.toml'\nstages = { b = 3 }\n"))

@@ -15,6 +15,7 @@ from sojourn.credit.papers.bcoder import BCoder
 from sojourn.credit.papers.bilevel_gae import BilevelGAE
 from sojourn.credit.papers.positive import Positive
 from sojourn.credit.reinforce import Reinforce
+from sojourn.credit.self_imitation import SelfImitation
 from sojourn.credit.turn_gae import TurnGAE
 from sojourn.credit.whitened import Whitened
 from sojourn.types import Credit, Ending
@@ -119,6 +120,27 @@ def test_positive_by_hand():
     assert by_turn([floored]) == [pytest.approx([1.61, 0.0, 2.0])]
     nothing = credited(Positive(), [[2.0]], [1.0])
     assert by_turn([nothing]) == [[0.0]]
+
+
+def test_self_imitation_by_hand():
+    """Returns 0.9, 1 and 0 from the turns on: the critic expected less of the first alone, and learns that return."""
+    credit = credited(SelfImitation(baseline="critic", discount=0.9), [[0.5, 9.0], [1.5], [0.2]], [0, 1, 0])
+    assert by_turn([credit]) == [pytest.approx([0.4, 0.0, 0.0])]
+    assert credit.targets is not None
+    assert credit.targets[0].tolist() == pytest.approx([0.9, np.nan], nan_ok=True)
+    assert all(np.isnan(turn).all() for turn in credit.targets[1:])
+    bounded = credited(SelfImitation(baseline="critic", max_advantage=0.3), [[0.5]], [1.0])
+    assert by_turn([bounded]) == [pytest.approx([0.3])]
+
+
+def test_self_imitation_of_a_group_by_hand():
+    """Returns 1, 0 and 0.5 have the mean 0.5; after the first reward of 0.2, there are 0.8 to come."""
+    three = group(trajectory([1, 2]), trajectory([1]), trajectory([2]))
+    [credit] = SelfImitation()([three], [paid([0.2, 0.8], [0.0], [0.5])], {})
+    assert by_turn(credit) == [pytest.approx([0.5, 0.3]), [0.0], [0.0]]
+    assert all(one.targets is None for one in credit)
+    assert SelfImitation().needs == frozenset()
+    assert SelfImitation(baseline="critic").needs == {"values"}
 
 
 def test_both_levels_by_hand():

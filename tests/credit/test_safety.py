@@ -11,6 +11,7 @@ from sojourn.config.registry import build
 ESTIMATORS = list(COMPONENTS["estimator"])
 ADD = {
     "constant",
+    "masked",
     "rae",
     "reinforce",
     "kl_reward",
@@ -19,12 +20,15 @@ ADD = {
     "turn_gae",
     "bilevel_gae",
     "vsc",
+    "digirl",
+    "awr",
     "positive",
     "normalised",
     "bcoder",
     "process",
     "archer",
     "oprl",
+    "teacher_kl",
 }  # something that is not beside others
 
 

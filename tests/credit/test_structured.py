@@ -16,6 +16,7 @@ from sojourn.credit.papers.mgrpo import MGRPO
 from sojourn.credit.papers.rae import RAE
 from sojourn.credit.papers.srgpo import SRGPO
 from sojourn.credit.papers.stratified import Stratified
+from sojourn.credit.papers.ui_s1 import UIS1
 from sojourn.credit.reinforce_pp import ReinforcePP
 from sojourn.credit.rloo import RLOO
 from sojourn.train.resolve import load
@@ -182,6 +183,24 @@ def test_srgpo_by_hand():
     made = group(trajectory([1, 1], infos=infos), trajectory([1, 1], infos=[{"nearer": 1.0}] * 2))
     [credit] = SRGPO(info_key="nearer", epsilon=0.0)([made], [paid([0, 1], [1, 0])], {})
     assert flat(by_turn(credit)) == pytest.approx([0.25, -0.75, 0.25, 0.25])
+
+
+def test_ui_s1_by_hand():
+    """Returns: [1, 0.5], as the second turn differs, and [0.1, 1.5, 1], as the first does. The step level compares 1
+    with 0.1, and 0.5 with 1.5; the third turn is alone. Rewards have a mean of 0.72 and a deviation of 0.40866."""
+    infos = [[{"matched": 1.0}, {"matched": 0.0}], [{"matched": 0.0}, {"matched": 1.0}, {"matched": 1.0}]]
+    made = group(trajectory([1, 1], infos=infos[0]), trajectory([1, 1, 2], infos=infos[1]))
+    rewards = paid([1, 0.5], [0.1, 1, 1])
+    [credit] = UIS1(epsilon=0.0)([made], [rewards], {})
+    half = np.sqrt(0.5)
+    turns, places = np.array([0.28, -0.22, -0.62, 0.28, 0.28]), np.array([half, -half, -half, half, 0])
+    assert flat(by_turn(credit)) == pytest.approx(turns / np.sqrt(0.167) + places, abs=1e-5)
+    [credit] = UIS1(epsilon=0.0, episode="trajectories", step_weight=2.0)([made], [rewards], {})
+    assert flat(by_turn(credit)) == pytest.approx(half * np.array([1, -3, -1, 3, 1]), abs=1e-5)  # totals: 1.5 and 2.1
+    [credit] = UIS1(scale_by_std=False, step_weight=0.0)([made], [rewards], {})
+    assert flat(by_turn(credit)) == pytest.approx([0.28, -0.22, -0.62, 0.28, 0.28])
+    [credit] = UIS1(discount=1.0, scale_by_std=False)([made], [rewards], {})
+    assert flat(by_turn(credit))[3] == pytest.approx(0.28 + 0.75)  # 2 of [0.5, 2]
 
 
 def test_turns_are_drawn_across_groups_in_lots():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from made_world import Odd
 
 from sojourn.config import toml
 from sojourn.display import Display
@@ -58,10 +59,10 @@ class Watching:
         self.seen.append(list(zip(groups, scores, strict=True)))
 
 
-def run(folder: Path, *overrides: str) -> list[list[int]]:
+def run(folder: Path, *overrides: str, recipe: str = RECIPE) -> list[list[int]]:
     """The seeds of the tasks that were observed, step by step."""
     path = folder / "recipe.toml"
-    path.write_text(RECIPE)
+    path.write_text(recipe)
     resolved = resolve(toml.read(path, overrides))
     with RunFolder.create(folder / "run", toml.dump(resolved.table)) as made, Display(live=False) as display:
         asyncio.run(run_recipe(resolved.recipe, made, display))
@@ -102,6 +103,44 @@ def test_demonstrations_are_observed(tmp_path: Path):
     assert run(tmp_path, groups, *credit) == [[1], [3]]  # the experts fail on 0 and 2
 
 
+STOPPED = """
+[[stages]]
+name = "next"
+steps = 2
+groups = { name = "experts", width = 2 }
+estimator = { name = "constant" }
+losses = [{ name = "nll" }]
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Breaks(Odd):
+    """Its task 2 cannot be entered."""
+
+    def make(self, task: Task) -> Any:
+        if task.seed == 2:
+            raise OSError("the door is locked")
+        return super().make(task)
+
+
+def test_what_a_stage_played_ahead_of_its_early_stop_is_in_no_other_stage(tmp_path: Path):
+    groups = "zero_signal = 'redraw', max_redraws = 0, max_lag = 2, exhausted = 'keep'"
+    seeds = run(
+        tmp_path,
+        LIVE.format(groups).replace("width = 3", "width = 2"),
+        "stages.rl.steps=3",
+        "stages.rl.early_stop.patience=0",
+        "stages.rl.early_stop.success=0.1",
+        "evaluation={ tasks = 2, samples = 2, every = 1 }",
+        "rollout.retries=0",
+        "env.name='test_observed:Breaks'",
+        recipe=RECIPE + STOPPED,
+    )
+    assert seeds == [[0, 1], [7], [9]]  # of tasks 2 to 5, played ahead, none is observed
+    with EpisodeStore(tmp_path / "run") as store:
+        assert {row.seed for row in store.query(stage="next")} == {7, 9}
+
+
 async def test_the_order_is_of_the_slots_whichever_is_judged_first():
     class Late:
         """The later the slot, the sooner it is judged."""
@@ -111,7 +150,7 @@ async def test_the_order_is_of_the_slots_whichever_is_judged_first():
                 await asyncio.sleep(0)
             return await Native()(group)
 
-    judge = RewardCache(Late())
+    cache = RewardCache(Late())
     tasks = [Task("odd", {}, slot, "train") for slot in (2, 0, 1)]
-    await judge([Group(task.seed, task, (Episode(f"of-{task.seed}", task, ()),)) for task in tasks])
-    assert [judged.group.slot for judged in judge.pop_before(10)] == [0, 1, 2]
+    await cache([Group(task.seed, task, (Episode(f"of-{task.seed}", task, ()),)) for task in tasks])
+    assert [judged.group.slot for judged in cache.pop((), below=10)] == [0, 1, 2]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from trained_run import final_weights, untimed
 from typer.testing import CliRunner
 
 import sojourn
@@ -15,7 +15,6 @@ from sojourn.cli import app
 from sojourn.errors import ConfigError
 from sojourn.record import metrics
 from sojourn.record.changes import recorded_changes
-from sojourn.record.checkpoint import checkpoints
 from sojourn.record.run import NEXT_CONFIG, RunFolder
 from sojourn.record.run_status import State, read_status
 from sojourn.train import changed_config
@@ -64,15 +63,12 @@ def steps(count: int) -> dict[str, Any]:
     return {"stages.rl.steps": count}
 
 
-def weights(path: Path) -> dict[str, bytes]:
-    found = load_file(checkpoints(path / "checkpoints")[-1].weights / "weights.safetensors")
-    return {name: np.ascontiguousarray(value).tobytes() for name, value in found.items()}
-
-
 def computed(path: Path) -> list[tuple[str, int, dict[str, float]]]:
-    timed = ("seconds", "episodes_per_s", "sampler_")  # these depend on timing
-    lines = list(metrics.read(path / "metrics.jsonl"))
-    return [(a.stage, a.step, {n: v for n, v in a.values.items() if not n.startswith(timed)}) for a in lines]
+    return [(one.stage, one.step, untimed(one.values)) for one in metrics.read(path / "metrics.jsonl")]
+
+
+def weights(path: Path) -> dict[str, bytes]:
+    return {name: np.ascontiguousarray(value).tobytes() for name, value in final_weights(path).items()}
 
 
 @pytest.fixture(scope="module")
@@ -80,13 +76,18 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(tmp_path_factory.mktemp("more") / "run")
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run with four steps at once."""
+    return train(tmp_path_factory.mktemp("whole") / "run", **steps(4))
+
+
 @pytest.fixture
 def run(finished: Path, tmp_path: Path) -> Path:
     return shutil.copytree(finished, tmp_path / "run")
 
 
-def test_more_steps_of_a_finished_run_equal_as_many_at_once(run: Path, tmp_path: Path) -> None:
-    whole = train(tmp_path / "whole", **steps(4))
+def test_more_steps_of_a_finished_run_equal_as_many_at_once(run: Path, whole: Path) -> None:
     resumed(run, **steps(4))
     assert weights(run) == weights(whole)
     assert computed(run) == computed(whole)
@@ -97,9 +98,8 @@ def test_more_steps_of_a_finished_run_equal_as_many_at_once(run: Path, tmp_path:
     assert ends == [{k: e[k] for k in ("name", "step", "summary")} for e in RunFolder.read(whole).evaluations()[-1:]]
 
 
-def test_another_learning_rate_changes_the_steps_after_it_alone(run: Path, tmp_path: Path) -> None:
-    resumed(run, **steps(3), **{"stages.rl.optim.lr": 5e-4})
-    whole = train(tmp_path / "whole", **steps(3))
+def test_another_learning_rate_changes_the_steps_after_it_alone(run: Path, whole: Path) -> None:
+    resumed(run, **steps(4), **{"stages.rl.optim.lr": 5e-4})
     assert computed(run)[:3] == computed(whole)[:3]
     assert weights(run) != weights(whole)
 
@@ -107,7 +107,7 @@ def test_another_learning_rate_changes_the_steps_after_it_alone(run: Path, tmp_p
 def test_a_change_is_recorded_and_shown_and_the_config_is_that_of_now(run: Path) -> None:
     result = CliRunner().invoke(app, ["train", "--resume", str(run), "stages.rl.steps=3", "stages.rl.optim.lr=5e-4"])
     assert result.exit_code == 0, result.output
-    sentence = "changed after step 2 of 'rl': stages.1.steps 2 -> 3, stages.1.optim.lr 0.001 -> 0.0005"
+    sentence = "changed after step 2 of 'rl': stages.rl.steps 2 -> 3, stages.rl.optim.lr 0.001 -> 0.0005"
     assert sentence in " ".join(result.output.split())
     (change,) = recorded_changes(RunFolder.read(run))
     assert str(change) == sentence
@@ -174,13 +174,12 @@ def test_an_interrupted_change_of_the_config_can_be_opened(run: Path) -> None:
     RunFolder.open(run).close()
 
 
-def test_a_stage_that_was_stopped_goes_on_without_its_rule(tmp_path: Path) -> None:
+def test_a_stage_that_was_stopped_goes_on_without_its_rule(tmp_path: Path, whole: Path) -> None:
     rule = {"stages.rl.early_stop.patience": 1, "evaluation.every": 1, "evaluation.temperature": 0.0}
-    path = train(tmp_path / "run", **steps(5), **rule)
+    path = train(tmp_path / "run", **steps(4), **rule)
     (stopped,) = read_status(path).stopped
     assert "'rl' ended after step 2" in stopped
     resumed(path, **{"stages.rl.early_stop.patience": 0})
     assert not read_status(path).stopped
-    assert computed(path)[-1][:2] == ("rl", 4)
-    whole = train(tmp_path / "whole", **steps(5))
+    assert computed(path)[-1][:2] == ("rl", 3)
     assert weights(path) == weights(whole)

@@ -19,7 +19,7 @@ from sojourn.record.checkpoint import checkpoints
 from sojourn.record.run import RunFolder
 from sojourn.record.run_status import State, read_status
 from sojourn.record.run_weights import available_weights
-from sojourn.train.early_stop import EarlyStop, Result, evaluations_within
+from sojourn.train.early_stop import EarlyStop, Result, Spent, evaluations_within
 from sojourn.train.resolve import load, resolve
 from sojourn.train.run import run_recipe
 
@@ -46,7 +46,7 @@ def done(*successes: float, rewards: tuple[float, ...] = ()) -> list[Result]:
     ],
 )
 def test_the_rule(rule: EarlyStop, results: list[Result], stops: str) -> None:
-    reason = rule.reason(results)
+    reason = rule.reason(results, Spent())
     assert (stops in reason) if stops else not reason, reason
 
 

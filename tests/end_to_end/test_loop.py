@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from trained_run import final_weights
 
 from sojourn.batch.flatten import flatten
 from sojourn.config import toml
@@ -75,14 +75,8 @@ def run(resolved: Resolved, path: Path) -> Path:
     return path
 
 
-def weights(path: Path) -> dict[str, np.ndarray]:
-    found = checkpoint.latest(path / "checkpoints")
-    assert found is not None
-    return load_file(found.weights / "weights.safetensors")
-
-
 def assert_same_weights(one: Path, two: Path) -> None:
-    first, second = weights(one), weights(two)
+    first, second = final_weights(one), final_weights(two)
     assert first.keys() == second.keys()
     for name, values in first.items():
         np.testing.assert_array_equal(values, second[name], err_msg=name)
@@ -93,10 +87,13 @@ def test_same_seed_same_run_bit_for_bit_and_everything_is_recorded(tmp_path):
     first, second = run(resolved, tmp_path / "a"), run(resolved, tmp_path / "b")
     assert_same_weights(first, second)
     other = run(recipe(tmp_path, "seed=1"), tmp_path / "c")
-    assert any((weights(other)[name] != values).any() for name, values in weights(first).items())
+    assert any((final_weights(other)[name] != values).any() for name, values in final_weights(first).items())
 
     lines = list(metrics.read(first / "metrics.jsonl"))
     assert [(line.stage, line.step) for line in lines] == [("warmup", 0), ("warmup", 1), *(("rl", s) for s in range(3))]
+    assert [line.values["part_success"] for line in lines if line.stage == "rl"] == [
+        line.values["success"] for line in lines if line.stage == "rl"
+    ], "the parts of the reward, each as the mean of the step"
     assert {e["name"] for e in RunFolder.read(first).evaluations()} == {"before", "warmup", "rl"}
     with EpisodeStore(first) as store:
         groups = list(store.groups("rl"))
@@ -126,7 +123,7 @@ def test_streams_that_are_only_recorded_change_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("streams", "message"),
     [
-        ("[{name='curiosity'}]", "learns or reads a critic"),
+        ("[{name='curiosity'}]", "learns, reads a critic or asks a model"),
         ("[{name='entropy'}, {name='entropy'}]", "two of them provide the same values"),
         ("[{name='entrpy'}]", "did you mean 'entropy'"),
     ],

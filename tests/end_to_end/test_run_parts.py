@@ -11,7 +11,9 @@ from sojourn.config import toml
 from sojourn.display import Display
 from sojourn.envs.toy import Toy
 from sojourn.record import metrics
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
+from sojourn.streams.ref_logprobs import RefLogprobs
 from sojourn.train.recipe import Recipe
 from sojourn.train.resolve import resolve
 from sojourn.train.run import run_recipe
@@ -110,6 +112,14 @@ def test_streams_are_closed_where_a_step_fails(tmp_path: Path) -> None:
     with pytest.raises(BrokenError):
         run(replace(made, stages=(replace(made.stages[0], streams=(stream,)),)), tmp_path / "run")
     assert stream.closed == ["stream"]
+
+
+def test_a_stream_that_is_only_recorded_may_read_the_reference_weights(tmp_path: Path) -> None:
+    made = recipe(tmp_path)
+    made = replace(made, record=replace(made.record, streams=(RefLogprobs(),)))
+    path = run(made, tmp_path / "run")
+    with EpisodeStore(path) as store:
+        assert all("ref_logprobs" in store.record(row.id).streams for row in store.query(stage="rl"))
 
 
 def test_a_step_does_not_count_the_failures_of_an_evaluation(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from functools import partial
 
 import pytest
 
-from sojourn.envs.env_threads import ALL_CALLS, EnvThreads, offered_calls
+from sojourn.abilities import play_abilities
+from sojourn.envs.env_threads import ALL_CALLS, EnvThreads
 from sojourn.errors import ActionError
 from sojourn.types import Message, Observation, Role, Step
 
@@ -75,7 +76,7 @@ class World:
 
     def make(self):
         made = partial(self.kind, self.go, self.places, self.closed)
-        return self.threads.make(made, offered_calls(Slow), **self.more)
+        return self.threads.make(made, play_abilities(Slow), **self.more)
 
 
 def say(text):

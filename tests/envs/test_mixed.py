@@ -75,6 +75,33 @@ def test_tasks_take_turns_by_their_shares() -> None:
     assert toys == [task.id for task in Toy().tasks("train")[:30]]  # each once, in their own order
 
 
+def test_levels_may_be_one_world_with_other_settings() -> None:
+    easy, hard = Toy(rooms=2, doors=0), Toy(rooms=5)
+    family = Mixed(worlds=(easy, hard), levels=True)
+    tasks = family.tasks("train")[:4]
+    assert [(task.env, task.data["rooms"], task.tags) for task in tasks] == [
+        ("toy", 2, ("level-0",)),
+        ("toy", 5, ("level-1",)),
+    ] * 2
+    assert [family.world_of(task) for task in tasks] == [easy, hard] * 2
+    assert family.make(tasks[1]).layout == hard.make(hard.tasks("train")[0]).layout
+    with pytest.raises(ConfigError, match=r"task \w+ is of '', but the levels are level-0, level-1"):
+        family.world_of(easy.tasks("train")[0])
+
+
+def test_levels_of_worlds_that_have_levels_themselves_are_those_of_the_mixture() -> None:
+    family = Mixed(worlds=(Toy(levels=2), SMALL), levels=True)
+    tasks = family.tasks("train")[:4]
+    assert [task.tags[-1] for task in tasks] == ["level-0", "level-1"] * 2
+    assert tasks[2].tags == ("level-1", "level-0")
+    assert [family.world_of(task) for task in tasks] == [*family.worlds] * 2
+
+
+def test_levels_that_share_tasks_are_refused() -> None:
+    with pytest.raises(ConfigError, match="level-1 has a task of another level"):
+        Mixed(worlds=(Toy(), Toy(test=7)), levels=True).tasks("train")
+
+
 def test_a_test_panel_has_no_task_twice_and_training_begins_again() -> None:
     family = Mixed(worlds=(Toy(train=5, test=1_000), SMALL))
     tested = family.tasks("test")

@@ -6,10 +6,11 @@ import itertools
 
 import pytest
 
+from sojourn.abilities import HasNativeActions
 from sojourn.envs.replay_fork import ReplayForkable, make_forkable
 from sojourn.envs.toy import Toy
 from sojourn.errors import ActionError, InfrastructureError
-from sojourn.types import Message, Observation, Role, Step, Task
+from sojourn.types import Message, Observation, Role, Step, Task, ToolCall
 
 
 def say(text: str) -> Message:
@@ -26,8 +27,8 @@ class Tally:
         self.total, self.turn = task.seed, 0
 
     def show(self) -> Observation:
-        brief = (Message(Role.SYSTEM, "Add."),) if self.turn < 2 else ()
-        return Observation((Message(Role.USER, str(self.total)),), system=brief, agent=self.seats[self.turn % 2])
+        system = (Message(Role.SYSTEM, "Add."),) if self.turn < 2 else ()
+        return Observation((Message(Role.USER, str(self.total)),), system=system, agent=self.seats[self.turn % 2])
 
     async def start(self) -> Observation:
         Tally.opened += 1
@@ -123,6 +124,23 @@ async def test_what_the_world_offers_is_passed_on_and_nothing_else() -> None:
     assert twin.state_key() == "2"
     with pytest.raises(AttributeError, match="'total'"):
         twin.total  # noqa: B018
+
+
+class Structured(Tally):
+    """Is played by structured calls, as it knows once it has started."""
+
+    async def start(self) -> Observation:
+        self.native_action = lambda text: Message(Role.ASSISTANT, calls=(ToolCall("add", {"number": int(text)}),))
+        return await super().start()
+
+
+async def test_agents_act_in_forks_in_the_form_in_which_they_act_in_the_world() -> None:
+    play = played(Structured)
+    assert not isinstance(play, HasNativeActions)
+    await play.start()
+    for one in (play, await play.fork()):
+        assert isinstance(one, HasNativeActions)
+        assert one.native_action("3").calls == (ToolCall("add", {"number": 3}),)
 
 
 async def test_a_world_with_a_fork_of_its_own_is_left_as_it_is() -> None:

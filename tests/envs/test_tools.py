@@ -263,6 +263,49 @@ def test_tasks_may_be_a_mapping_or_a_function_of_the_split():
     assert [task.data["b"] for task in as_family(Called).tasks("train")] == [5, 5, 5]
 
 
+class Counts:
+    """Count."""
+
+    def __init__(self, size: int):
+        self.size = size
+
+    def count(self) -> int:
+        return self.size
+
+    def reward(self) -> float | None:
+        return None
+
+
+def test_a_task_may_have_tags_which_are_no_argument_of_the_class():
+    class Tagged(Counts):
+        """Count."""
+
+        tasks = ({"size": 1, "tags": ["small", "odd"]}, {"size": 2})
+
+    first, second = as_family(Tagged).tasks("train")
+    assert (first.tags, dict(first.data), second.tags) == (("small", "odd"), {"size": 1}, ())
+
+    class Takes(Counts):
+        """Count."""
+
+        tasks = ({"size": 1, "tags": ["own"]},)
+
+        def __init__(self, size: int, tags: list):
+            super().__init__(size)
+
+    (own,) = as_family(Takes).tasks("train")
+    assert (own.tags, own.data["tags"]) == ((), ["own"])
+    for wrong in ("small", [1], 3):
+        with pytest.raises(ConfigError, match=r"tags = .*: expected a list of texts"):
+            _ = as_family(type("Wrong", (Counts,), {"tasks": ({"size": 1, "tags": wrong},)})).tasks("train")[0]
+
+
+def test_a_path_in_place_of_tasks_is_told_how_to_read_it():
+    for path in ("train.jsonl", {"train": "train.jsonl"}):
+        with pytest.raises(ConfigError, match=r"'train\.jsonl' is a text, not a list of tasks: read the file"):
+            as_family(type("Wrong", (Counts,), {"tasks": path})).tasks("train")
+
+
 def test_the_object_gets_copies_of_the_tasks_arguments():
     class Holder(Calculator):
         tasks = [{"a": [1], "b": 2}]  # type: ignore[assignment]  # noqa: RUF012
@@ -298,6 +341,24 @@ async def test_optional_methods_are_offered_where_the_class_has_them():
     assert hasattr(plain, "fork")
     assert not hasattr(plain, "expert")
     assert not hasattr(plain, "state_key")
+
+
+class Forwarding(Calculator):
+    """Passes on to another object what it lacks itself."""
+
+    def __getattr__(self, name):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda: name
+
+
+async def test_what_getattr_would_return_is_no_optional_member_on_any_version_of_python():
+    play = await started(as_family(Forwarding))
+    assert [name for name in ("expert", "state_key") if hasattr(play, name)] == []
+    assert hasattr(play, "fork")
+    assert (await play.start()).choices == ()
+    step = await play.step("agent", Message(Role.ASSISTANT, "submit(0)"))
+    assert (step.done, step.success) == (True, None)
 
 
 async def test_a_fork_is_a_copy():
@@ -344,7 +405,11 @@ def test_a_class_that_cannot_be_an_environment_is_refused_at_once(cls, told):
 def test_other_mistakes_are_refused_in_words():
     with pytest.raises(ConfigError, match="list keyword arguments in `tasks`, or take a `seed: int`"):
         as_family(NoTasks).tasks("train")
-    with pytest.raises(ConfigError, match="takes no argument 'sise'"):
+    with pytest.raises(ConfigError, match="takes no argument 'frm': did you mean 'form'"):
+        as_family(Counts, frm="text")
+    with pytest.raises(ConfigError, match="takes no argument 'zzz': use one of form, size, test, train"):
+        as_family(Counts, zzz=1)
+    with pytest.raises(ConfigError, match="takes no argument 'sise': did you mean 'size'"):
         as_family(Seeded, sise=3)
     with pytest.raises(ConfigError, match="form = 'json'"):
         Tools(cls=Seeded, form="json")  # type: ignore[arg-type]
@@ -385,7 +450,7 @@ async def test_the_example_is_short_and_its_expert_always_wins(monkeypatch):
         secrets.add(env.game.secret)
         done = False
         while not done:
-            step = await env.step("agent", say(env.expert()))
+            step = await env.step("agent", say(await env.expert()))
             done = step.done
         assert step.rewards == {"agent": 1.0}
     assert secrets == set(range(1, 16))

@@ -1,13 +1,17 @@
 import random
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made import sample
 
-from sojourn.envs.toy import COLOURS, OBJECTS, ROOMS, Toy, layout
+from sojourn.envs.toy import COLOURS, OBJECTS, ROOMS, Toy, goal_of, layout
+from sojourn.envs.toy_layouts import expert_turns
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.types import Message, Role
+from sojourn.types import Ending, Episode, Message, Role, Task, Trajectory, Turn
 
 HARD = {"rooms": 8, "side_rooms": 6, "doors": 5, "decoys": 2, "objects": 4}
 
@@ -40,6 +44,28 @@ async def random_success(family: Toy, turns: int, plays: int) -> float:
                 break
             observation = step.observation
     return won / plays
+
+
+async def test_levels_grow_from_two_rooms_to_the_given_difficulty():
+    family = Toy(rooms=8, side_rooms=6, doors=5, decoys=2, objects=4, levels=4, choices=True)
+    for split in ("train", "test"):
+        tasks = family.tasks(split)[4:8]
+        assert [task.tags for task in tasks] == [(f"level-{level}",) for level in range(4)]
+        assert [task.data["rooms"] for task in tasks] == [2, 4, 6, 8]
+        assert [task.data["doors"] for task in tasks] == [0, 2, 3, 5]  # 5/3 and 10/3, rounded
+        assert [task.data["objects"] for task in tasks] == [0, 1, 3, 4]
+        assert all(task.data["choices"] for task in tasks)
+        assert tasks[3].data == Toy(**HARD, choices=True).tasks(split)[7].data
+    lengths = [len(layout(task).plan(family.make(task).state)) for task in family.tasks("train")[:4]]
+    assert lengths == sorted(lengths)
+    assert lengths[0] <= 2 < 15 < lengths[3]
+
+
+@given(st.integers(2, 12), st.integers(0, 8), st.integers(2, 9))
+def test_every_level_can_be_built(rooms, doors, levels):
+    family = Toy(rooms=rooms, side_rooms=0, doors=min(doors, rooms - 1), decoys=0, levels=levels)
+    for task in family.tasks("train")[:levels]:
+        Toy(**{name: task.data[name] for name in HARD})
 
 
 @pytest.mark.parametrize(("sizes", "shortest", "longest"), [({}, 5, 9), (HARD, 18, 28)])
@@ -226,3 +252,95 @@ def test_every_size_allowed_gives_worlds_that_can_be_won(data):
     env = family.make(family.tasks("test")[data.draw(st.integers(0, 999))])
     plan = env.layout.plan(env.state)
     assert len(plan) >= rooms + 2 * doors  # each step between rooms, each key, each door, the treasure
+
+
+def episode_of(task: Task, *texts: str) -> Episode:
+    turns = tuple(Turn(-1, np.zeros(0, dtype=np.int64), sample([1]), say(text)) for text in texts)
+    return Episode("one", task, (Trajectory("agent", turns, Ending.TURNS),))
+
+
+async def play(family: Toy, task: Task, *texts: str) -> list[bool | None]:
+    """Whether each of some actions won; what is refused is passed over."""
+    env, won = family.make(task), []
+    await env.start()
+    for text in texts:
+        try:
+            won.append((await env.step("agent", say(text))).success)
+        except ActionError:
+            continue
+    return won
+
+
+async def test_what_an_episode_reached_are_tasks_that_it_solves():
+    """From the bakery north to the cave with a yellow key, and east to the chapel; two actions are refused."""
+    family = Toy()
+    task = family.tasks("test")[0]
+    texts = ["go west", "GO  north", "take yellow key", "jump", "go south", "go north", "go east"]
+    tasks = family.relabelled(episode_of(task, *texts))
+    assert [other.data for other in tasks] == [task.data | {"goal": g} for g in ("cave", "yellow key", "chapel")]
+    assert [other.split for other in tasks] == ["test"] * 3
+    assert len({other.id for other in (task, *tasks)}) == 4
+    told = [(await family.make(other).start()).system[0].text.partition(". ")[0] for other in (task, *tasks)]
+    assert told == ["Take the treasure", "Go to the cave", "Take the yellow key", "Go to the chapel"]
+    assert await play(family, tasks[0], "go north") == [True]
+    assert await play(family, tasks[1], *texts[:3]) == [None, True]
+    assert await play(family, tasks[2], *texts) == [None, None, None, None, True]
+    again = family.relabelled(episode_of(tasks[1], *texts))
+    assert [other.data["goal"] for other in again] == ["cave", "chapel"]
+
+
+@pytest.mark.parametrize("index", range(12))
+async def test_the_expert_does_what_another_task_asks_for(index: int):
+    """Everything but the treasure is reached on the way to it, and can be asked for."""
+    family = Toy(**HARD)
+    task = family.tasks("train")[index]
+    _, _, actions = await play_expert(family, index)
+    plan = layout(task).plan(family.make(task).state)
+    tasks = family.relabelled(episode_of(task, *plan[:-1], *actions))
+    assert "treasure" not in [other.data["goal"] for other in tasks]
+    thing = next(item for items in layout(task).items.values() for item in items if item in OBJECTS)
+    for other in (*tasks, replace(task, data={**task.data, "goal": thing})):
+        env, step = family.make(other), None
+        await env.start()
+        fork = await env.fork()
+        for _ in range(200):
+            step = await env.step("agent", say(env.expert()))
+            if step.done:
+                break
+        assert step is not None
+        assert step.success
+        assert env.state_key() != fork.state_key()
+        assert fork.goal == env.goal == other.data["goal"]
+
+
+async def test_with_goals_tasks_ask_for_any_room_and_item():
+    family, plain = Toy(goals=True), Toy()
+    for split in ("train", "test"):
+        tasks = family.tasks(split)[:100]
+        goals = [goal_of(task) for task in tasks]
+        assert all(
+            layout(one).digest == layout(two).digest for one, two in zip(tasks, plain.tasks(split), strict=False)
+        )
+        assert {"treasure"} < set(goals)
+        assert len(set(goals) & set(ROOMS)) > 10
+        assert len(set(goals) & set(OBJECTS)) > 3
+        for task, goal in zip(tasks, goals, strict=True):
+            env = family.make(task)
+            text = (await env.start()).system[0].text
+            assert text.startswith((f"Take the {goal}. A key", f"Go to the {goal}. A key"))
+            assert not env.done
+            turns = expert_turns(layout(task), goal, 50)
+            for turn in range(1, turns + 1):
+                step = await env.step("agent", say(env.expert()))
+                assert step.done == (turn == turns)
+            assert step.success
+    assert "goals" not in plain.tasks("train")[0].data
+    assert Toy(goals=True, levels=2).tasks("train")[0].data["goals"]
+
+
+def test_a_task_is_only_made_where_the_expert_has_turns_enough_for_its_goal():
+    family = Toy(goals=True, turns=3)
+    for index in range(30):
+        like = family.tasks("train")[index]
+        made = family.make_task(like, like.data, like.seed)
+        assert (made is None) == (expert_turns(layout(like), goal_of(like), 3) > 3)

@@ -7,7 +7,8 @@ answers when it likes, as a browser does, episodes are played one by one.
 
 A digest is of the final weights, the metrics, the records (tokens, log-probabilities, rewards, credit, streams) and the
 exports: conversations, provenance and tables. Names and layouts of files, of the code and of the config are not part of
-it, so that it stays the same where only those change.
+it, so that it stays the same where only those change. The parts of rewards are in the records, and not in the metrics,
+too.
 """
 
 from __future__ import annotations
@@ -126,8 +127,8 @@ RUNS: Mapping[str, tuple[str, Sequence[str]]] = {
 NATIVE = ("kernel",)  # what the compiler makes of our C depends on the processor
 KINDS = ("weights", "metrics", "records", "exports", "provenance", "parquet")  # of digests
 OF_CONFIG = ("fields", "agent", "sampling")  # attributes of provenance that quote the config, whose keys may be renamed
+ORIGINS = ("origin", "reused_in")  # of groups, which exports did not say when the digests were recorded
 OF_CODE = ("run:config", "run:code", "run:sojourn")  # whose attributes tell of files and versions of the code
-TIMED = ("seconds", "_per_s", "sampler_", "memory")  # metrics that tell of the machine
 
 
 def portable() -> dict[str, str]:
@@ -190,8 +191,10 @@ def weights(path: Path) -> str:
 
 
 def metrics(path: Path) -> str:
-    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    return digest(*(text({k: v for k, v in line.items() if not any(t in k for t in TIMED)}) for line in lines))
+    from trained_run import untimed
+
+    lines = [untimed(json.loads(line)) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    return digest(*(text({name: line[name] for name in line if not name.startswith("part_")}) for line in lines))
 
 
 def records(path: Path) -> str:
@@ -263,7 +266,7 @@ def exported(path: Path, *words: str) -> Path:
 
 def untimed(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: untimed(of) for key, of in value.items() if key not in ("seconds", "run")}
+        return {key: untimed(of) for key, of in value.items() if key not in ("seconds", "run", *ORIGINS)}
     if isinstance(value, str) and value.startswith('{"'):
         return untimed(json.loads(value))  # what a format keeps as text
     return [untimed(of) for of in value] if isinstance(value, list) else value

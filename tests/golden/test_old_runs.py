@@ -46,8 +46,8 @@ def test_it_goes_on_to_where_it_would_have_ended(folder):
 
 def test_it_is_shown(folder):
     assert "warmup" in sojourn("show", folder)
-    assert "rl/1" in sojourn("show", folder, "--step", 1)
-    assert "reward" in sojourn("show", folder, "rl/1/0/0", "--tokens")
+    assert "rl:1/" in sojourn("show", folder, "--step", 1)
+    assert "reward" in sojourn("show", folder, "rl:1/0/0", "--tokens")
     assert "episodes" in sojourn(
         "show", folder, "--find", "system:treasure observed:bakery"
     )  # its index has another column name

@@ -46,9 +46,9 @@ def called(loss, batch, logprobs, entropy=None):
     batch = Batch(**{**vars(batch), "streams": {**batch.streams, **made}})
     chosen = select_tokens(batch, np.arange(len(batch)))
     now = torch.tensor(logprobs, dtype=torch.float32, requires_grad=True)
-    heat = torch.tensor(entropy or [1.0] * len(batch), dtype=torch.float32, requires_grad=True)
-    value, metrics = loss(PassOutput(now, heat, torch.zeros(0)), chosen)
-    gradients = torch.autograd.grad(value.sum(), [now, heat], allow_unused=True)
+    entropies = torch.tensor(entropy or [1.0] * len(batch), dtype=torch.float32, requires_grad=True)
+    value, metrics = loss(PassOutput(now, entropies, torch.zeros(0)), chosen)
+    gradients = torch.autograd.grad(value.sum(), [now, entropies], allow_unused=True)
     found = [np.zeros(len(batch)) if g is None else g.numpy() for g in gradients]
     return value.detach().numpy(), *found, metrics
 
@@ -160,10 +160,10 @@ def test_m2po_by_hand():
 
 def test_kl_by_hand():
     batch = batch_of([-1.0], [0], ref_logprobs=[-1.5])
-    for form, value, slope in (("k1", 0.5, 1), ("k2", 0.125, 0.5), ("k3", 0.106531, 0.393469)):
+    for form, value, gradient in (("k1", 0.5, 1), ("k2", 0.125, 0.5), ("k3", 0.106531, 0.393469)):
         found = called(KL(coef=1.0, kl_estimator=form), batch, [-1.0])
         assert found[0] == pytest.approx([value], rel=1e-5)
-        assert found[1] == pytest.approx([slope], rel=1e-5)
+        assert found[1] == pytest.approx([gradient], rel=1e-5)
 
 
 @pytest.mark.parametrize("form", ["k1", "k2", "k3"])
@@ -171,9 +171,9 @@ def test_what_the_gradients_of_kl_are_on_average(form):
     """Two actions, by the logit between them: that of the KL for k2, of the KL the other way round for k3, 0 for k1."""
     policy, reference = np.array([0.7, 0.3]), np.array([0.4, 0.6])
     batch = batch_of(np.log(policy), [0, 0], ref_logprobs=np.log(reference))
-    slopes = called(KL(coef=1.0, kl_estimator=form), batch, np.log(policy))[1]
+    gradients = called(KL(coef=1.0, kl_estimator=form), batch, np.log(policy))[1]
     by_logit = np.array([0.3, -0.7])  # of log p, by the logit of the first
-    found = float((policy * slopes * by_logit).sum())
+    found = float((policy * gradients * by_logit).sum())
     expected = {"k1": 0.0, "k2": 0.7 * 0.3 * math.log((0.7 / 0.3) / (0.4 / 0.6)), "k3": 0.7 - 0.4}[form]
     assert found == pytest.approx(expected, abs=1e-6)
 
@@ -283,12 +283,12 @@ def test_a_clipped_value_by_hand():
 
 
 def test_a_critic_asked_once_a_turn_weighs_as_much_as_one_asked_at_every_token():
-    once, slope, _ = criticised(Value(), [0.5, 9.0, 9.0, 0.0], [1.0, NAN, NAN, NAN], turns=[0, 0, 0, 1])
+    once, gradient, _ = criticised(Value(), [0.5, 9.0, 9.0, 0.0], [1.0, NAN, NAN, NAN], turns=[0, 0, 0, 1])
     assert once == pytest.approx([0.125, 0.125, 0.125, 0.0])
-    assert slope == pytest.approx([-1.5, 0.0, 0.0, 0.0])
-    always, slope, _ = criticised(Value(), [0.5, 0.5, 0.5], [1.0, 1.0, 1.0])
+    assert gradient == pytest.approx([-1.5, 0.0, 0.0, 0.0])
+    always, gradient, _ = criticised(Value(), [0.5, 0.5, 0.5], [1.0, 1.0, 1.0])
     assert always == pytest.approx([0.125] * 3)
-    assert slope.sum() == pytest.approx(-1.5)
+    assert gradient.sum() == pytest.approx(-1.5)
 
 
 def test_huber_by_hand():

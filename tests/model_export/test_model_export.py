@@ -1,7 +1,12 @@
 """An exported model is that of the run: transformers and peft give the same logits and log-probabilities."""
 
+import inspect
 import json
+import os
 import re
+import shutil
+import stat
+from pathlib import Path
 
 import engine_models
 import exported_run
@@ -13,11 +18,16 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 from test_cli import sojourn
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from sojourn.backends.torch.backend import Torch
+from sojourn.backends.torch.models import loading
 from sojourn.backends.torch.models.gguf_export import save_gguf
+from sojourn.envs.toy import Toy
 from sojourn.errors import ConfigError, ModelError, RecordError
 from sojourn.model_export import export_model
+from sojourn.record.episodes.store import EpisodeStore
+from sojourn.record.episodes.vocabulary import read as read_vocabulary
 from sojourn.record.run import RunFolder
 
 FAMILIES = ["llama", "qwen2", "qwen3", "mistral", "gemma3", "gpt2", "phi"]
@@ -71,6 +81,19 @@ def test_adapters_merged_and_alone_give_the_same_logits(adapted, tmp_path):
     torch.testing.assert_close(logits_of(before), logits_of(AutoModelForCausalLM.from_pretrained(base)))
 
 
+def test_whoever_may_read_one_file_of_a_model_may_read_all(adapted, tmp_path):
+    """Of safetensors' own making the weights would be their owner's alone."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o755)
+    before = os.umask(0o022)
+    try:
+        export_model(adapted[1], shared / "hf")
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(file.stat().st_mode) for file in (shared / "hf").iterdir()} == {0o644}
+
+
 def test_bf16_halves_the_file(adapted, tmp_path):
     _, run, _, _ = adapted
     for dtype in ("fp32", "bf16"):
@@ -90,12 +113,17 @@ def test_the_card_says_what_was_trained_on_what_and_how_well(trained, tmp_path, 
     assert card.startswith("---\nlicense: apache-2.0\nlibrary_name: transformers\n")
     assert (tmp_path / "model" / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert "![success over the steps of the whole run](curve.png)" in card
-    assert re.search(r"^\| warmup \| 1 \| 2 \| `\w+` \| `Constant` \| `NLL` \|$", card, re.MULTILINE), card
+    assert re.search(r"^\| warmup \| 1 \| 2 \| `experts` \| `constant` \| `nll` \|$", card, re.MULTILINE), card
     assert [
         re.search(rf"^\| {name} \| {step} \| \d+% \[", card, re.MULTILINE) is not None
         for name, step in (("before", 0), ("warmup", 1), ("rl", 2))
     ] == [True] * 3
-    assert "- **toy**: " in card
+    assert f"**toy**\n\n{inspect.cleandoc(Toy.__doc__ or '')}\n\nSource: " in card
+    with EpisodeStore(trained) as store:
+        row = next(store.query(failed=False))
+        seen = store.read(row).episode.trajectories[0].prompt(0)
+    text = read_vocabulary(trained).text(seen)
+    assert f"in one task of the split '{row.split}' ({len(seen):,} tokens):\n\n~~~~text\n{text.rstrip()}\n~~~~" in card
     monkeypatch.chdir(tmp_path / "model")
     exec(re.search(r"```python\n(.*?)```", card, re.DOTALL)[1], {})
     assert capsys.readouterr().out
@@ -104,7 +132,35 @@ def test_the_card_says_what_was_trained_on_what_and_how_well(trained, tmp_path, 
     assert "| rl |" not in (tmp_path / "earlier" / "README.md").read_text()
 
 
-def test_what_cannot_be_exported_is_said(trained, tmp_path):
+def test_a_model_is_exported_where_the_code_of_its_world_is_gone(trained, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    config = RunFolder.read(run).config
+    config["env"] = {"name": "gone_from_here:World", "size": 3}
+    config["stages"][0]["losses"] = [{"name": "gone_from_here:Loss"}]
+    (run / "config.toml").write_text(tomli_w.dumps(config))
+    export_model(run, tmp_path / "model")
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "**gone_from_here:World**, of which this card says no more, as its code is not there: env" in card
+    assert "no module 'gone_from_here'" in card
+    assert "`gone_from_here:Loss`" in card
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("SmolLM2-135M-Instruct.Q4_1.gguf", "rounded to 4 bits there and made whole again"),
+        ("model-IQ3_XS.gguf", "rounded to 3 bits there"),
+        ("model-f16.gguf", ""),
+    ],
+)
+def test_a_base_of_rounded_weights_is_named_as_such(file, said):
+    told = loading.quantised(loading.Source("smollm2", loading.Kind.PACKAGE, (Path(file),), True))
+    assert said in told
+    assert bool(told) == bool(said)
+
+
+def test_what_cannot_be_exported_is_said(trained, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="needs a run that trains adapters, and this one trains all weights"):
         export_model(trained, tmp_path / "out", "lora")
     with pytest.raises(ConfigError, match="--dtype fp8: expected fp32 or bf16"):
@@ -114,12 +170,16 @@ def test_what_cannot_be_exported_is_said(trained, tmp_path):
     with pytest.raises(RecordError, match="exists and is not empty"):
         export_model(trained, tmp_path / "full")
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
-    refused = sojourn(tmp_path, "export", str(trained), "rl/0/0/0", "--format", "hf", "--out", "x")
-    assert (refused.returncode, "exports the model, not episodes" in refused.stderr) == (2, True)
+    refused = sojourn(tmp_path, "export", str(trained), "rl:0/0/0", "--format", "hf", "--out", "x")
+    assert (refused.returncode, "leave episodes, --where and --tokens out" in refused.stderr) == (2, True)
     refused = sojourn(tmp_path, "export", str(trained), "--format", "chat", "--dtype", "bf16", "--out", "x")
-    assert (refused.returncode, "--dtype is of models" in refused.stderr) == (2, True)
+    assert (refused.returncode, "--dtype is of models, not of episodes" in refused.stderr) == (2, True)
     refused = sojourn(tmp_path, "export", str(trained), "--format", "hff", "--out", "x")
     assert (refused.returncode, "did you mean 'hf'?" in refused.stderr) == (2, True)
+    assert "lora, the adapters alone, as peft loads them" in " ".join(refused.stderr.split())
+    monkeypatch.setattr(Torch, "export_model", None)  # an ability that a subclass does not offer
+    with pytest.raises(ConfigError, match="the backend of this run, Torch, writes no models"):
+        export_model(trained, tmp_path / "out")
 
 
 def test_a_gguf_holds_the_weights_the_tokens_and_what_ends_a_turn(adapted, tmp_path):
@@ -139,7 +199,35 @@ def test_a_gguf_holds_the_weights_the_tokens_and_what_ends_a_turn(adapted, tmp_p
     assert read.fields["tokenizer.chat_template"].contents() == tokenizer.chat_template
 
 
+TWO_STOPS = """
+{%- for tool in tools or [] %}{{- tool | tojson + '\\n' }}{%- endfor %}
+{%- for m in messages %}
+    {{- '<|im_start|>' + m.role + '\\n' + (m.content or '') }}
+    {%- for call in m.tool_calls or [] %}
+        {{- '{"name": "' + call.function.name + '", "arguments": ' }}{{- call.function.arguments | tojson }}{{- '}' }}
+    {%- endfor %}
+    {{- '<|im_end|>' if m.tool_calls else '<|end|>' }}{{- '\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
+
+
+def test_a_turn_ends_at_each_stop_of_its_template(tmp_path):
+    tokenizer = exported_run.byte_level()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|end|>"]})  # after <|im_end|>, so the greater number
+    tokenizer.chat_template = TWO_STOPS
+    base = exported_run.base(tmp_path / "base", "llama", tokenizer)
+    run, _, _ = exported_run.run(tmp_path / "run", f"model.name={base}", "renderer.name=template")
+    export_model(run, tmp_path / "gguf", "gguf")
+    export_model(run, tmp_path / "hf")
+    text, call = (tokenizer.convert_tokens_to_ids(token) for token in ("<|end|>", "<|im_end|>"))
+    assert call < text
+    read = gguf.GGUFReader(tmp_path / "gguf" / "model.gguf")
+    ends = [read.fields[f"tokenizer.ggml.{end}_token_id"].contents() for end in ("eos", "eot")]
+    assert ends == [text, call]  # the first ends a text
+    assert GenerationConfig.from_pretrained(tmp_path / "hf").eos_token_id == [call, text]
+
+
 def test_an_architecture_that_llama_cpp_is_not_known_to_read_is_refused(tmp_path):
     model = engine_models.build("stablelm")
     with pytest.raises(ModelError, match="a model of the type stablelm cannot be written as GGUF: expected llama"):
-        save_gguf(model, exported_run.byte_level(), None, "fp32", "odd", tmp_path)
+        save_gguf(model, exported_run.byte_level(), (), "fp32", "odd", tmp_path)

@@ -237,14 +237,16 @@ def test_a_reader_does_not_take_one_that_is_being_removed_for_a_damaged_one(tmp_
     checkpoint.save(tmp_path, 1, weights, {})
     verify, removed = checkpoint.Checkpoint.verify, []
 
-    def remove_a_part(path: Path, **_: object) -> None:
+    def remove_a_part(path: Path) -> None:
         (path / "state.json").unlink()
         removed.append(path)
 
     def meanwhile(self: checkpoint.Checkpoint) -> None:
         """The run goes on between a reader's look at the folder and its look at the checkpoint."""
         monkeypatch.setattr(checkpoint.Checkpoint, "verify", verify)
-        monkeypatch.setattr(shutil, "rmtree", lambda path, **how: remove_a_part(path) if Path(path).exists() else None)
+        monkeypatch.setattr(
+            shutil, "rmtree", lambda path, **how: remove_a_part(path) if str(path).endswith(".gone") else None
+        )
         checkpoint.save(tmp_path, 2, weights, {}, keep=1)
         verify(self)
 

@@ -7,13 +7,18 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from scipy.stats import binomtest
 from starlette.testclient import TestClient
 from trained_run import train
 from typer.testing import CliRunner
 
 from sojourn.cli import app
 from sojourn.intervals import wilson
-from sojourn.record.diagnosis import Evaluation, Evidence, Finding, diagnose, findings
+from sojourn.record import metrics
+from sojourn.record.diagnosis import Evidence, Finding, LiveDiagnosis, diagnose, findings
+from sojourn.record.episodes.store import EpisodeStore
+from sojourn.record.paired import Evaluation, clear_fall, evaluations, sign_test
+from sojourn.record.run import RunFolder
 from sojourn.view.server import application
 
 HEAD = """
@@ -55,6 +60,23 @@ estimator = {{ name = "constant" }}
 losses = [{{ name = "nll" }}]
 optim = {{ lr = 1e-2 }}
 """
+UNLEARN = (
+    "stages.rl.steps=2",
+    "stages.rl.optim.lr=1.0",
+    "stages.rl.estimator={name='reinforce', baseline='none'}",
+    "reward.scale=-1.0",
+    "stages.rl.losses=[{name='reinforce'}]",
+    "env.rooms=4",
+)
+CLONE_TOY = """
+[[stages]]
+name = "warmup"
+steps = 20
+groups = { name = "experts", width = 8 }
+estimator = { name = "constant" }
+losses = [{ name = "nll" }]
+optim = { lr = 3e-3 }
+"""
 TOY = 'name = "toy"\nrooms = 2\nside_rooms = 0\ndoors = 0\ndecoys = 0\nobjects = 0\nchoices = true'
 
 
@@ -82,7 +104,12 @@ def recipe(name: str, env: str = TOY, stages: str = RL, context: int = 4096, cho
 
 
 def found(tmp_path: Path, text: str, *overrides: str) -> list[Finding]:
-    return findings(train(tmp_path / "run", *overrides, recipe=text))
+    return of_run(train(tmp_path / "run", *overrides, recipe=text))
+
+
+def of_run(run: Path) -> list[Finding]:
+    with EpisodeStore(run) as store:
+        return findings(store, metrics.read(run / "metrics.jsonl"))
 
 
 def names(found: list[Finding]) -> list[str]:
@@ -132,7 +159,11 @@ def test_it_is_said_by_train_show_viewer_and_report(tmp_path: Path):
         assert done.exit_code == 0, done.output
         return " ".join(done.output.split())
 
-    assert said("train", file, "rollout.limits.turns=2", "--out", run).count(f"diagnosis: {sentence}: give easier") == 1
+    printed = said("train", file, "rollout.limits.turns=2", "--out", run)
+    assert printed.count(f"diagnosis: {sentence}: give easier") == 1
+    early = f"diagnosis: {sentence.replace('last 6', 'last 5')}: give easier"  # while it trains
+    assert printed.count(early) == 1
+    assert printed.index("rl 4/6") < printed.index(early) < printed.index("rl 6/6")
     assert said("show", run).count(f"diagnosis: {sentence}") == 1
     [told] = json.loads(CliRunner().invoke(app, ["show", str(run), "--json"]).output)["diagnosis"]
     assert (told["name"], told["cause"]) == ("no_signal", sentence)
@@ -146,7 +177,7 @@ def test_it_is_said_by_train_show_viewer_and_report(tmp_path: Path):
 def test_success_in_training_alone(tmp_path: Path):
     (only,) = found(tmp_path, recipe("doors", f'name = "tools"\ncls = "{__name__}:Doors"'))
     assert only.name == "overfit"
-    assert "in training, but 0% [0–" in only.cause
+    assert "in training in the last 6 steps of 'rl', but 0% [0–" in only.cause
 
 
 def test_of_a_run_that_learns_nothing_is_said(tmp_path: Path):
@@ -155,7 +186,27 @@ def test_of_a_run_that_learns_nothing_is_said(tmp_path: Path):
     run = train(tmp_path / "run", "stages.rl.optim.lr=1e-2", recipe=text)
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert (last["success"], last["zero_signal"]) == (1, 1), last
-    assert findings(run) == []
+    assert of_run(run) == []
+
+
+@pytest.mark.parametrize(
+    ("successes", "said"),
+    [
+        ([127, 38, 22], "success fell from 99% [96–100] in the evaluation 'warmup' to 17% [12–25] in 'rl'"),
+        ([38, 127, 22], "success fell from 99% [96–100] in the evaluation 'rl-10' to 17% [12–25] in 'rl'"),
+        ([38, 38, 30], ""),  # within the noise
+        ([22, 38, 127], ""),
+    ],
+)
+def test_a_collapse_is_told_apart_from_tasks_that_differ(successes: list[int], said: str):
+    """Success in training falls with it, more slowly, as it is a mean over several steps."""
+    steps = [{"success": success, "zero_signal": 0.5, "entropy": 0.5} for success in (0.9, 0.6, 0.5, 0.4, 0.3, 0.25)]
+    names = ("warmup", "rl-10", "rl")
+    evaluations = [Evaluation(name, wilson(count, 128)) for name, count in zip(names, successes, strict=True)]
+    found_here = diagnose(Evidence("rl", steps, evaluations=evaluations))
+    collapsed = [finding for finding in found_here if finding.name == "collapsed"]
+    assert [finding.cause for finding in collapsed] == [said] * bool(said)
+    assert not said or len(found_here) == 1
 
 
 def test_entropy_that_is_gone_is_said_with_its_figure():
@@ -179,3 +230,78 @@ def test_a_cause_is_said_where_nothing_is_learnt(early: float, late: float, eval
     evaluations = [Evaluation(n, wilson(e * 100, 100)) for n, e in zip(("before", "rl"), evaluated, strict=True)]
     assert names(diagnose(Evidence("rl", steps, {}, evaluations))) == said
     assert diagnose(Evidence("rl", steps[:4], {}, evaluations[:1])) == []  # too short to say
+
+
+def test_while_it_trains_the_first_finding_of_a_stage_is_told_once(tmp_path: Path):
+    """Of the next stage, and after a resume, it is told anew."""
+    run, told = tmp_path / "run", list[tuple[str, str]]()
+    nothing = {"success": 0.0, "zero_signal": 1.0, "loss": 1.0}
+    with RunFolder.create(run, "seed = 1\n"), EpisodeStore(run, write=True) as store:
+        for stage in ("rl", "more"):
+            live = LiveDiagnosis(
+                store, lambda text, stage=stage: told.append((stage, text)), [metrics.Line(0, "rl", nothing)] * 9
+            )
+            for step in range(8):
+                live.write(step, stage, nothing)
+    assert [stage for stage, _ in told] == ["rl", "more"]
+    assert told[0][1].startswith("diagnosis: no group had differing rewards in the last 10 steps of 'rl'")
+    assert told[1][1].startswith("diagnosis: no group had differing rewards in the last 5 steps of 'more'")
+
+
+def solved(tasks: range) -> dict[str, float]:
+    return {str(task): float(task in tasks) for task in range(100)}
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        (range(15, 57), "(15 tasks lost, 5 gained, p = 0.041)"),  # chance gives that too often
+        (
+            range(20, 57),
+            "success fell from 52% [42–62] in the evaluation 'warmup' to 37% [28–47] in 'rl' (20 tasks lost, 5 gained, "
+            "p = 0.0041)",
+        ),
+    ],
+)
+def test_a_stage_that_loses_more_tasks_than_it_gains_has_made_the_policy_worse(after: range, said: str):
+    """Of both evaluations alone, whose intervals overlap, it could not be told."""
+    warm, last = (
+        Evaluation(name, wilson(len(tasks), 100), lambda tasks=tasks: solved(tasks))
+        for name, tasks in (("warmup", range(52)), ("rl", after))
+    )
+    steps = [{"success": 0.5, "zero_signal": 0.5, "entropy": 0.5}] * 2  # fewer than the other findings need
+    told = diagnose(Evidence("rl", steps, evaluations=[warm, last]))
+    assert [finding.cause for finding in told] == [said] * said.startswith("success")
+    assert all("begin again from RUN@warmup" in finding.remedy for finding in told)
+    assert clear_fall([warm] * 10, last) is None  # the best of ten is better by chance
+    assert clear_fall([last], warm) is None
+
+
+def test_the_sign_test_is_exact():
+    for lost, gained in ((20, 5), (0, 7), (3, 3), (0, 0)):
+        expected = binomtest(lost, lost + gained).pvalue if lost + gained else 1.0
+        assert sign_test(lost, gained) == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_tasks_of_a_run_are_paired(tmp_path: Path):
+    """A stage unlearns what won: the evaluations' episodes tell of it."""
+    text = recipe("fell", stages=CLONE_TOY + RL).replace("tasks = 16", "tasks = 32")
+    run = train(tmp_path / "run", *UNLEARN, recipe=text)
+    with EpisodeStore(run) as store:
+        before, warm, rl = evaluations(RunFolder.read(run), store)
+        assert (before.steps, warm.steps, rl.steps) == (0, 20, 22)
+        assert sum(warm.by_task().values()) / 32 == warm.success.mean
+        fall = clear_fall([before, warm], rl)
+    (only,) = of_run(run)
+    assert fall is not None
+    assert (only.name, fall.better.name) == ("collapsed", "warmup")
+    assert f"in 'rl' ({fall.lost} tasks lost, " in only.cause
+    for weights, told in (("", True), ("@warmup", False)):
+        words = ["export", f"{run}{weights}", "--format", "hf", "--out", str(tmp_path / f"model{weights}")]
+        exported = CliRunner().invoke(app, words)
+        assert exported.exit_code == 0, exported.output
+        said = (
+            f"note: the weights 'warmup' did clearly better in the evaluations than 'rl', {fall.better.success.percent}"
+        )
+        assert (said in exported.output) == told
+        assert (f"{run}@warmup names them" in exported.output) == told

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from sojourn.agents.plain import Plain
 from sojourn.cli import app
 from sojourn.errors import ConfigError, RecordError
+from sojourn.record.changes import Change, record_changes
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.export import export, parquet, read
 from sojourn.record.export.conversations import Conversation
@@ -285,6 +286,31 @@ def test_prov_says_what_made_an_episode(runs: dict[str, Path], tmp_path: Path):
             assert set(relation.values()) <= known, kind
 
 
+def test_prov_says_what_a_resume_changed(tmp_path: Path):
+    run = Made(TOY, Script(["go north"]), tasks=1, episodes=1).run(tmp_path / "run")
+    changes = [Change("stages.rl.steps", 2, 4), Change("reward.headers.Authorization", None, "Bearer abc123")]
+    with RunFolder.open(run) as folder:
+        recorded = record_changes(folder, "rl", 2, changes)
+    document = json.loads(written(run, "prov", tmp_path / "out.json").read_text())
+    changed = document["entity"]["run:changes/0"]
+    assert (changed["prov:type"]["$"], changed["sojourn:stage"], changed["sojourn:step"]) == (
+        "sojourn:Changes",
+        "rl",
+        2,
+    )
+    steps, header = json.loads(changed["sojourn:changes"])
+    assert steps == {"key": "stages.rl.steps", "old": 2, "new": 4}
+    assert "abc123" not in header["new"]
+    assert document["activity"]["run:resume/0"]["prov:startTime"] == recorded.time
+    for kind, relation in (
+        ("wasGeneratedBy", {"prov:entity": "run:changes/0", "prov:activity": "run:resume/0"}),
+        ("wasDerivedFrom", {"prov:generatedEntity": "run:config", "prov:usedEntity": "run:changes/0"}),
+        ("used", {"prov:activity": "run:training", "prov:entity": "run:changes/0"}),
+        ("wasInformedBy", {"prov:informed": "run:training", "prov:informant": "run:resume/0"}),
+    ):
+        assert relation in document[kind].values(), kind
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_an_independent_reader_of_prov_takes_all_of_it(runs: dict[str, Path], tmp_path: Path, name: str):
     model = pytest.importorskip("prov.model")
@@ -385,7 +411,10 @@ def test_the_command_says_what_it_wrote(runs: dict[str, Path], tmp_path: Path):
         ("[1]", ": item 1 holds '1': expected a JSON object"),
         ('{"x": 1}', """:1 has the keys x: expected chat messages {"messages": """),
         ("{half", ":1 is not JSON (at column 2: Expecting property name"),
-        ('[{"messages": []},\n {"messages": half}]', ":2 is not JSON (at column 15: Expecting value"),
+        (
+            '[{"messages": [{"role": "user", "content": "x"}]},\n {"messages": half}]',
+            ":2 is not JSON (at column 15: Expecting value",
+        ),
         ('{"messages": []}', ":1: messages is '[]'"),
         ('{"messages": [{"role": "wizard"}]}', "messages[0] role is 'wizard', which is none of system, user,"),
         ('{"messages": [{"content": "x"}]}', ":1: messages[0] has no 'role'"),
@@ -429,6 +458,25 @@ def test_every_column_of_parquet_is_documented_with_its_type():
         assert ("JSON" in kind) == field.name.endswith("_json") or ", JSON" in kind, field
 
 
+def test_exports_say_where_groups_came_from_and_what_trained_them_again(runs: dict[str, Path], tmp_path: Path):
+    pq = pytest.importorskip("pyarrow.parquet")
+    first, second = groups_of(runs["expert"])
+    run = tmp_path / "run"
+    config = (runs["expert"] / "config.toml").read_text()
+    with RunFolder.create(run, config), EpisodeStore(run, write=True) as store:
+        store.append("rl", 0, [replace(first, origin="experts")])
+        store.append("rl", 1, [second])
+        for step in (3, 6):
+            store.append("rl", step, [], reused=[replace(second, origin="replay")])
+    expected = {(0, "experts", ()), (1, "policy", (3, 6))}
+    table = pq.read_table(written(run, "parquet", tmp_path / "all.parquet"))
+    assert {(row["step"], row["origin"], tuple(row["reused_in"])) for row in table.to_pylist()} == expected
+    chat = lines(written(run, "chat", tmp_path / "chat.jsonl"))
+    assert {(line["step"], line["origin"], tuple(line["reused_in"])) for line in chat} == expected
+    pq.write_table(table.drop_columns(["origin", "reused_in"]), tmp_path / "older.parquet")
+    same([g.episodes for g in read(tmp_path / "older.parquet")], [first.episodes, second.episodes])
+
+
 def test_the_documented_function_puts_prompts_together(runs: dict[str, Path], tmp_path: Path):
     pq = pytest.importorskip("pyarrow.parquet")
     section = DOCS.read_text().partition("## Parquet: a row for each turn")[2].partition("\n## ")[0]
@@ -446,7 +494,10 @@ def test_the_documented_function_puts_prompts_together(runs: dict[str, Path], tm
 def test_parquet_without_conversations_or_cut_short_is_refused(tmp_path: Path):
     pq, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
     pq.write_table(pa.table({"text": ["x"]}), tmp_path / "other.parquet")
-    with pytest.raises(RecordError, match="has the columns text: expected 'messages', 'conversations', or 'prompt'"):
+    with pytest.raises(
+        RecordError,
+        match="has the columns text: expected 'messages', 'conversations', 'chosen'",
+    ):
         list(read(tmp_path / "other.parquet"))
     pq.write_table(pa.table({"logprobs": [[0.0]]}), tmp_path / "other.parquet")
     with pytest.raises(RecordError, match="has no column 'run': expected all that `sojourn export` wrote"):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sojourn.errors import RecordError
 from sojourn.record.export import read
 from sojourn.record.export.conversations import Conversation
 from sojourn.types import Message, Role, Tool, ToolCall
@@ -107,3 +108,51 @@ def test_a_message_of_weight_0_is_context_in_every_shape(tmp_path: Path, write: 
     for record in ({"conversations": turns}, {"messages": chats}, {"conversations": chats}):
         (found,) = conversations(write(tmp_path / "in", [record]))
         assert found.imitated == {3}
+
+
+WORSE = [*CHAT[:3], {"role": "assistant", "content": "It is 4."}]
+
+
+@pytest.mark.parametrize("write", [lines, listed, table])
+def test_a_preference_is_two_plays_of_one_task(tmp_path: Path, write: Any):
+    """The same preference with its prompt named, and as two whole chats, whose common beginning is the prompt."""
+    named = {"prompt": CHAT[:3], "chosen": CHAT[3:], "rejected": WORSE[3:], "system": "Add.", "tools": [DECLARED]}
+    whole = {"chosen": CHAT, "rejected": WORSE, "system": "Add.", "tools": [DECLARED]}
+    for record in (named, whole):
+        better, worse, third, _ = conversations(write(tmp_path / "in", [record, {**record, "system": "Sum."}]))
+        assert better.messages == ADDING
+        assert worse.messages == (*ADDING[:-1], Message(Role.ASSISTANT, "It is 4."))
+        assert better.imitated == worse.imitated == {4}
+        assert (better.reward, better.success, worse.reward, worse.success) == (1.0, True, 0.0, False)
+        assert better.tools == worse.tools == (ADD,)
+        assert better.task == worse.task != third.task
+
+
+def test_preferences_of_texts_may_have_scores_and_those_with_one_prompt_are_of_different_tasks(tmp_path: Path):
+    first = {"prompt": "1 and 2?", "chosen": "3", "rejected": "4", "score_chosen": 8.5, "score_rejected": 2}
+    better, worse, third, _ = conversations(lines(tmp_path / "in", [first, {**first, "rejected": "5"}]))
+    assert (better.messages[-1].text, worse.messages[-1].text) == ("3", "4")
+    assert (better.reward, worse.reward) == (8.5, 2.0)
+    assert better.task == worse.task != third.task
+
+
+def test_a_label_says_whether_a_completion_was_good(tmp_path: Path):
+    records = [{"prompt": "1 and 2?", "completion": "3", "label": label} for label in (True, False, "maths")]
+    good, bad, other = conversations(lines(tmp_path / "in", records))
+    assert (good.reward, good.success, bad.reward, bad.success) == (1.0, True, 0.0, False)
+    assert (other.reward, other.success) == (0.0, None)  # a word of another meaning
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ({"chosen": "a", "rejected": "b"}, "chosen is 'a' without a prompt, not a list of chat messages: expected"),
+        ({"prompt": "a", "chosen": "b"}, "has no 'rejected': expected"),
+        ({"prompt": "a", "chosen": "b", "rejected": "b"}, "chosen and rejected are the same: none is preferred"),
+        ({"messages": [CHAT[0], {**CHAT[3], "weight": -1}]}, "weight is '-1', neither 1 .learnt. nor 0 .context only."),
+        ({"conversations": [SHAREGPT[0], {**SHAREGPT[3], "weight": 0.5}]}, "weight is '0.5', neither 1"),
+    ],
+)
+def test_what_prefers_nothing_or_is_weighed_otherwise_is_refused(tmp_path: Path, record: Any, said: str):
+    with pytest.raises(RecordError, match=f"in:1: {said}"):
+        conversations(lines(tmp_path / "in", [record]))

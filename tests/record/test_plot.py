@@ -170,3 +170,16 @@ def test_all_runs_are_drawn_by_the_command(tmp_path: Path, configs):
     done = CliRunner().invoke(app, ["runs", *folders, "--curve", str(tmp_path / "curve.png")])
     assert done.exit_code == 0, done.output
     assert (tmp_path / "curve.png").is_file()
+
+
+def test_names_of_short_stages_do_not_lie_over_each_other():
+    starts = {"warmup": 0, "collect": 100, "improve": 102, "collect_2": 150}
+    assert plot._with_room(starts, 200) == {"warmup": 0, "collect": 100, "collect_2": 150}
+    assert plot._with_room({"a": 0, "b": 5, "c": 10}, 10) == {"a": 0, "b": 5, "c": 10}
+
+
+def test_an_evaluation_that_a_stage_took_over_is_drawn_once(tmp_path: Path):
+    path = make_run(tmp_path / "a", 0)
+    with RunFolder.open(path) as run:
+        run.repeat_evaluation("collect", 4)
+    assert [stage for stage, _, _ in plot._read(path).evaluations] == ["warmup", "rl"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,9 +16,10 @@ import numpy as np
 import pytest
 from single_episodes import group_of, ids, recorded
 
+from sojourn.record.episodes import index
 from sojourn.record.episodes.episode_row import OLDEST_COLUMNS
 from sojourn.record.episodes.store import EpisodeStore
-from sojourn.types import ToolCall
+from sojourn.types import Message, Role, ToolCall
 
 
 def test_what_was_truncated_is_not_found(tmp_path: Path):
@@ -110,14 +113,47 @@ def test_a_store_of_an_older_form_is_read_searched_and_made_new(tmp_path: Path):
         ):
             assert ids(store, "needle") == ["a"]
         assert ids(store, "tool:click") == ["a"]  # said once: the index is kept while the store is open
-    with pytest.warns(RuntimeWarning, match=r"has no words to search .* moved to episodes\.older, and is made again"):
+    with pytest.warns(
+        RuntimeWarning, match=r"without words to search, was moved to episodes\.older, and is made again"
+    ):
         store = EpisodeStore(tmp_path, write=True)
-    assert list(store.query()) == before
+    assert list(store.query()) == [replace(row, origin=None) for row in before]  # which was not recorded
     assert ids(store, "needle") == ids(store, "tool:click") == ["a"]
     store.append("rl", 2, [group_of("needle three", name="c")])
     assert ids(store, "needle") == ["c", "a"]
     store.close()
     EpisodeStore(tmp_path, write=True).close()  # says nothing any more
+
+
+def said_as_a_call(name: str, text: str):
+    """Returns a group of one episode that calls a tool in words, of which the system message tells."""
+    group = group_of(text, name=name)
+    (trajectory,) = group.episodes[0].trajectories
+    system = Message(Role.SYSTEM, "Say one of these calls:\nquery(sql: str)")
+    turn = replace(trajectory.turns[0], observed=(system,))
+    return replace(group, episodes=(replace(group.episodes[0], trajectories=(replace(trajectory, turns=(turn,)),)),))
+
+
+def test_tools_that_an_older_form_did_not_know_are_found_and_made_known(tmp_path: Path):
+    recorded(tmp_path, said_as_a_call("a", "query('needle')"), group_of("two", name="b")).close()
+    with closing(sqlite3.connect(tmp_path / "episodes.sqlite")) as database, database:
+        database.executescript("DELETE FROM labels; UPDATE episodes SET tools = '[]'; PRAGMA user_version = 1")
+    for path in (tmp_path / "tokens").iterdir():
+        with np.load(path) as file:
+            members = dict(file)
+        rows = [{**row, "tools": []} for row in json.loads(members["index"].tobytes())]
+        members["index"] = np.frombuffer(json.dumps(rows).encode(), np.uint8)
+        np.savez_compressed(path, **members)
+    with EpisodeStore(tmp_path) as store:
+        assert ids(store, "needle") == ["a"]  # all else is asked of the index as it is
+        with pytest.warns(RuntimeWarning, match="without the tools that are called in words: open it once with"):
+            assert ids(store, "tool:query") == ["a"]
+        assert ids(store, "-tool:query") == ["b"]
+    with pytest.warns(RuntimeWarning, match=r"tools that are called in words, was moved to episodes\.older"):
+        EpisodeStore(tmp_path, write=True).close()
+    with EpisodeStore(tmp_path) as store:
+        assert ids(store, "tool:query") == ["a"]  # and nothing more is said
+        assert store.labels("tool") == ["query"]
 
 
 def test_searches_work_while_another_process_writes(tmp_path: Path):
@@ -137,3 +173,19 @@ def test_searches_work_while_another_process_writes(tmp_path: Path):
     assert all(a <= b for a, b in pairwise(seen))
     with EpisodeStore(tmp_path) as store:
         assert store.search("needle").total == 40
+
+
+def test_a_search_does_not_find_what_is_not_committed_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    recorded(tmp_path / "other", group_of("needle")).close()
+    (tmp_path / "run" / "tokens").mkdir(parents=True)
+    asked = index.has_records
+
+    def ask_before_the_writer(tokens: Path) -> bool:
+        """Answers, and then writes the file of a step whose rows are not committed."""
+        answer = asked(tokens)
+        shutil.copytree(tmp_path / "other" / "tokens", tokens, dirs_exist_ok=True)
+        return answer
+
+    monkeypatch.setattr(index, "has_records", ask_before_the_writer)
+    with EpisodeStore(tmp_path / "run") as store:
+        assert store.search("needle").total == 0

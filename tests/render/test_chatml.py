@@ -104,14 +104,15 @@ def test_calls_read_back_with_text_around_them(renderer):
         ('<tool_call>\n{"name": "look"', "not finished"),
         ("<tool_call>look</tool_call>", "not JSON"),
         ('<tool_call>{"arguments": {}}</tool_call>', 'no "name"'),
-        ('<tool_call>["look"]</tool_call>', 'no "name"'),
+        ('<tool_call>["look"]</tool_call>', "no JSON object"),
+        ('<tool_call>{"name": "look"} north</tool_call>', "goes on after its JSON object, with ' north'"),
         ('<tool_call>{"name": "look", "arguments": [1]}</tool_call>', "no JSON object"),
         ('<tool_call>{"name": "look", "arguments": {"x": NaN}}</tool_call>', "not JSON"),
         (f"<tool_call>{'[' * 100_000}</tool_call>", "not JSON"),
         (r'<tool_call>{"name": "look", "arguments": {"x": "\ud800"}}</tool_call>', "not JSON"),  # half a pair
         ('<tool_call>{"name": "a"}</tool_call><tool_call>', "not finished"),
     ],
-    ids=range(9),
+    ids=range(10),
 )
 def test_broken_calls_are_refused_with_the_form_to_write(text, why):
     bound = ChatML().bind(tokenizer("tiny"))

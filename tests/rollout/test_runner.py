@@ -416,7 +416,7 @@ async def test_an_expert_that_breaks_its_world_has_an_error() -> None:
     playing = runner(world, retries=0)
     await playing.play_episode(TASK, SamplingParams(8), "sound")
     episode = await playing.play_episode(
-        ODD, SamplingParams(8), "broken", expert_sampler(playing.renderer), blame=False
+        ODD, SamplingParams(8), "broken", expert_sampler(playing.renderer, playing.agent), blame=False
     )
     assert episode.error == FAILURES[Raises]
 

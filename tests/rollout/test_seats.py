@@ -39,8 +39,8 @@ class DuelPlay:
 
     def observe(self):
         seat = Duel.seats[len(self.said) % 2]
-        brief = (Message(Role.SYSTEM, f"You are {seat}."),) if len(self.said) < 2 else ()
-        return Observation((Message(Role.USER, f"turn {len(self.said)}"),), system=brief, agent=seat)
+        system = (Message(Role.SYSTEM, f"You are {seat}."),) if len(self.said) < 2 else ()
+        return Observation((Message(Role.USER, f"turn {len(self.said)}"),), system=system, agent=seat)
 
     async def start(self):
         return self.observe()
@@ -180,7 +180,7 @@ async def test_what_comes_before_the_first_turn_is_part_of_it() -> None:
     seats = {t.agent: RecordedSeat(t, ends=False) for t in group.episodes[0].trajectories}
     await play(Bonus(), seats, Limits(turns=4), Timeline())
     for seat in seats.values():
-        seat.compare_rewards()  # a replay gives the first turn the same
+        seat.compare_end()  # a replay gives the first turn the same
         assert seat.at == 2
 
 

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from made import chatml
 from made_world import Odd, components, sampled, seeds, stage_of
 
+from sojourn.checks import synthetic
+from sojourn.checks.synthetic import Shape
 from sojourn.config import toml
+from sojourn.credit.constant import Constant
 from sojourn.display import Display
 from sojourn.errors import ConfigError
+from sojourn.losses.nll import NLL
 from sojourn.record import metrics
 from sojourn.record.episodes import vocabulary
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
-from sojourn.sources.folder import Folder
+from sojourn.sources.folder import Folder, RecordedGroups
 from sojourn.train.group_checks import check_groups
 from sojourn.train.resolve import resolve
 from sojourn.train.run import run_recipe
-from sojourn.types import Group, Score
+from sojourn.types import Group, Message, Score
 
 HEAD = """
 name = "recorded"
@@ -243,3 +250,35 @@ def test_recorded_episodes_that_a_filter_leaves_out_are_recorded_once(recorded: 
         assert len([row.id for row in store.query(stage="again")]) == 6
         records = list(store.records("again"))
     assert sorted(record.group.task.seed for record in records if record.credits) == [7, 9, 11]
+
+
+class OtherWords:
+    """The format of a model whose vocabulary is shifted by one token."""
+
+    def parse(self, tokens: Sequence[int]) -> Message:
+        return chatml().parse([token + 1 for token in tokens])
+
+
+async def test_a_run_of_another_model_is_refused_before_anything_is_trained(recorded: Path):
+    stage = dataclasses.replace(stage_of(components(Odd()), "again"), losses=(NLL(),), estimator=Constant())
+    source = Folder(path=str(recorded), stage="rl")
+    await source.check(dataclasses.replace(stage, renderer=chatml()))
+    other: Any = OtherWords()
+    with pytest.raises(
+        ConfigError, match=r"stage 'again': groups.path = .* so another model sampled them: use the model"
+    ):
+        await source.check(dataclasses.replace(stage, renderer=other))
+
+
+async def test_long_ones_are_drawn_more_often():
+    """Of groups of 1, 2 and 7 turns, a draw of one takes each a tenth, a fifth and seven tenths of the time."""
+    rng = np.random.default_rng(0)
+    groups = [synthetic.group(n, [synthetic.trajectory(rng, Shape(turns=n))]) for n in (1, 2, 7)]
+    source = RecordedGroups(1, groups, 1.0, seed=3)
+    drawn = Counter([group.slot for step in range(1000) for group in await source.take(step)])
+    assert [drawn[n] / 1000 for n in (1, 2, 7)] == pytest.approx([0.1, 0.2, 0.7], abs=0.04)
+    assert [g.slot for g in await source.take(5)] == [g.slot for g in await source.take(5)]
+    whole = await RecordedGroups(3, groups, 1.0).take(0)
+    assert sorted(group.slot for group in whole) == [1, 2, 7]
+    cycled = RecordedGroups(1, groups)
+    assert [group.slot for step in range(4) for group in await cycled.take(step)] == [1, 2, 7, 1]

@@ -12,7 +12,7 @@ import pytest
 from made import chatml as renderer
 from made_world import components
 from played_run import SUMS, TOY, Made, Script
-from safetensors.numpy import load_file
+from trained_run import final_weights
 from typer.testing import CliRunner
 
 from sojourn.agents.plain import Plain
@@ -21,7 +21,6 @@ from sojourn.config import toml
 from sojourn.config.registry import build
 from sojourn.display import Display
 from sojourn.errors import ConfigError
-from sojourn.record import checkpoint
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.export import export
 from sojourn.record.export.selection import Selection
@@ -75,12 +74,6 @@ def run(folder: Path, text: str) -> Path:
     return folder / "run"
 
 
-def weights(path: Path) -> dict[str, np.ndarray]:
-    found = checkpoint.latest(path / "checkpoints")
-    assert found is not None
-    return load_file(found.weights / "weights.safetensors")
-
-
 def groups_of(path: Path, stage: str = "rl") -> list[Group]:
     with EpisodeStore(path) as store:
         return list(store.groups(stage))
@@ -108,7 +101,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def again(played: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
     """The weights after a step on the run folder itself."""
-    return weights(run(tmp_path_factory.mktemp("again"), PLAYED.replace(LIVE, FOLDER % played)))
+    return final_weights(run(tmp_path_factory.mktemp("again"), PLAYED.replace(LIVE, FOLDER % played)))
 
 
 LIVE = 'groups = { name = "slots", width = 2, size = 3 }'
@@ -120,7 +113,7 @@ def test_a_step_from_an_export_is_a_step_from_the_run(played: Path, again, tmp_p
         pytest.importorskip("pyarrow")
     export(played, tmp_path / "out", format, Selection(where="stage:rl", tokens=True))
     made = run(tmp_path / "other", PLAYED.replace(LIVE, IMPORTED % (tmp_path / "out")))
-    other, live = weights(made), weights(played)
+    other, live = final_weights(made), final_weights(played)
     assert again.keys() == other.keys() == live.keys()
     for name in again:
         np.testing.assert_array_equal(again[name], other[name])

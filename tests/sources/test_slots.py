@@ -14,10 +14,19 @@ from made import TASK, score, trajectory
 from made_world import Odd, Says, components, seeds, stage_of
 
 from sojourn.credit.grpo import GRPO
-from sojourn.errors import ConfigError
+from sojourn.errors import ConfigError, InfrastructureError
+from sojourn.losses.ppo import PPO
+from sojourn.rewards import reward_cache
+from sojourn.rewards.native import Native
 from sojourn.rewards.overlong import Overlong
+from sojourn.rewards.reward_cache import ScoredGroup
+from sojourn.sources.mixed import Mixed
+from sojourn.sources.replay import Replay
 from sojourn.sources.slots import Slots, has_zero_signal
 from sojourn.tasks import Generated
+from sojourn.train.loop import StepResult
+from sojourn.train.recipe import Stage
+from sojourn.train.step_metrics import step_metrics
 from sojourn.types import Episode, Group, Message, Observation, Prompt, Role, Sample, SamplingParams, Step, Task
 
 
@@ -31,7 +40,7 @@ async def steps(slots: Slots, world: Odd, count: int, first: int = 0, **options)
         taken.append(groups)
         await made.rewards(groups)
     await source.close()
-    return taken, made.rewards.pop_before(10**9)
+    return taken, made.rewards.pop((), below=10**9)
 
 
 async def test_keep_gives_every_slot_its_task_in_order():
@@ -222,3 +231,82 @@ async def test_a_world_without_a_signal_ends_in_what_was_chosen_and_is_counted()
     slots = Slots(width=2, size=2, zero_signal="redraw", max_redraws=4, exhausted="stop")
     with pytest.raises(ConfigError, match=r"slot 0 of stage 'rl' played 5 tasks, .* exhausted = \"drop\""):
         await played(slots, Wins(wins=(0, 0, 0)))
+
+
+@dataclass
+class Outage:
+    """Gives no answer for these tasks, as when its server is down, and pays for others as the world does."""
+
+    tasks: set[int]
+
+    async def __call__(self, judged: Group):
+        if judged.task.seed in self.tasks:
+            raise ConnectionError("the judge is away")
+        return await Native()(judged)
+
+
+@pytest.fixture
+def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reward_cache, "FIRST_WAIT_S", 0.0)
+
+
+@pytest.mark.usefixtures("no_wait")
+async def test_an_outage_of_the_reward_does_not_decide_which_task_a_slot_plays():
+    slots = Slots(width=2, size=2, zero_signal="redraw", exhausted="stop")
+    world = Wins(wins=(0, 1, 1, 1, 1))
+    assert await played(slots, world, reward=Outage(set())) == ([[2, 1]], {"redrawn": 1, "exhausted": 0})
+    taken, metrics = await played(slots, replace(world), reward=Outage({0}))
+    assert taken == [[1]]  # slot 0 has nothing to train, and is not redrawn
+    assert metrics == {"redrawn": 0, "exhausted": 1}
+
+
+@pytest.mark.usefixtures("no_wait")
+async def test_an_episode_whose_reward_fails_is_counted_once():
+    made = components(Wins(wins=(1,) * 5))
+    made.runner.config = replace(made.runner.config, max_error_rate=0.35)
+    made.rewards.reward = Outage({0, 1})
+    with pytest.raises(InfrastructureError, match="4 of the last 10 episodes failed"):
+        await Slots(width=5, size=2).bind(made, "rl", 1).take(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unclosed(Wins):
+    """Its plays fail while they are closed, by which they are counted as failures, but trained."""
+
+    def make(self, task: Task) -> WinsOnce:
+        return StaysOpen(self, True)
+
+
+class StaysOpen(WinsOnce):
+    async def close(self) -> None:
+        raise OSError("busy")
+
+
+@pytest.mark.usefixtures("no_wait")
+async def test_an_episode_is_one_failure_though_both_its_world_and_its_reward_fail():
+    made = components(Unclosed(wins=(1, 1)))
+    made.runner.config = replace(made.runner.config, max_error_rate=1.0)
+    made.rewards.reward = Outage({0})
+    await Slots(width=2, size=2).bind(made, "rl", 1).take(0)
+    assert made.runner.errors == 4
+
+
+@pytest.mark.parametrize(
+    ("groups", "expected"),
+    [
+        (Slots(), 0),  # the penalties differ, and are trained
+        (Slots(signal="outcome"), 0),
+        (Slots(zero_signal="redraw"), 1),
+        (Slots(zero_signal="drop", signal="outcome"), 1),
+        (Slots(zero_signal="redraw", signal="score"), 0),
+        (Mixed(parts=(Replay(), Slots(zero_signal="redraw"))), 1),
+    ],
+)
+async def test_the_metric_goes_by_the_signal_that_decides_what_is_trained(groups: Any, expected: float):
+    made = components(Wins(wins=(0,)), Longer())
+    made.rewards.reward = Overlong(max_tokens=200, buffer_tokens=200, penalty=0.5)
+    source = Slots(width=1, size=2).bind(made, "rl", 1)
+    [group] = await source.take(0)
+    result = StepResult([], [], [], {}, {"version": 1}, [ScoredGroup(group, await made.rewards.score(group))])
+    stage = Stage(groups=groups, losses=(PPO(),))
+    assert step_metrics(result, made, source, stage, errors_before=0)["zero_signal"] == expected

@@ -3,6 +3,7 @@
 import copy
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,19 +21,22 @@ from sojourn.config.components import COMPONENTS
 from sojourn.config.registry import build
 from sojourn.errors import ConfigError
 from sojourn.optim import Optim
+from sojourn.protocols import TurnStates
 from sojourn.record import checkpoint
 from sojourn.schedules import Linear
 from sojourn.streams.curiosity import Curiosity
 from sojourn.streams.feedback import Feedback, following_observations
 from sojourn.streams.implicit_reward import ImplicitReward, _cross_entropy, _dpo
+from sojourn.streams.instruction_value import InstructionValue
 from sojourn.streams.learner import hashed_counts
 from sojourn.streams.milestones import Milestones, progress_before
 from sojourn.streams.progress import Progress
 from sojourn.streams.relatedness import Relatedness
 from sojourn.streams.replies import score_replies
 from sojourn.streams.trainer_passes import TrainerPasses
-from sojourn.streams.utterance_advantage import UtteranceAdvantage, _transitions
-from sojourn.types import Ending, Message, Role, Score
+from sojourn.streams.utterance_advantage import Choice, UtteranceAdvantage, _choices, _transitions
+from sojourn.train.loop import StageLoop
+from sojourn.types import Ending, Group, Message, Role, Score
 
 NAME = "tiny:layers=1,hidden=64"
 LEARNERS = [name for name in COMPONENTS["stream"] if hasattr(build("stream", {"name": name}).value, "learn")]
@@ -148,6 +152,34 @@ async def test_what_it_learnt_is_kept(tmp_path, name):
     assert any(value for turns in said[0][0] for value in turns)
 
 
+async def test_critics_of_the_features_that_the_stage_began_with_do_not_change_their_mind_as_the_policy_changes():
+    trainer, (groups, scores) = policy(), step()
+    said = {}
+    for features in ("start", "policy"):
+        stream = UtteranceAdvantage(features=features, warmup=0, updates=5)
+        await stream.learn(passes(groups, scores, trainer))
+        said[features] = stream, by_turn(await stream(passes(groups, scores, trainer)))
+    assert said["start"][1] == said["policy"][1]
+    with torch.no_grad():
+        for p in trainer.trainable.values():
+            p.data = p.data + 0.05 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0))
+    for features, (stream, before) in said.items():
+        after = by_turn(await stream(passes(groups, scores, trainer)))
+        assert (after == before) == (features == "start")
+
+
+@pytest.mark.parametrize("name", sorted(set(LEARNERS) - {"implicit_reward"}))
+async def test_a_frozen_stream_reads_the_step_and_learns_nothing(name):
+    groups, scores = step()
+    for frozen in (True, False):
+        stream = replace(eager(name), frozen=frozen)
+        loop: Any = StageLoop.__new__(StageLoop)
+        loop.streams, loop.trainer, loop.renderer = [stream], policy(), chatml()
+        values, learned = await loop.read_streams(groups, scores)
+        assert list(values) == [stream.provides]
+        assert bool(learned) != frozen
+
+
 def test_text_as_numbers():
     rows = hashed_counts(["Go north, go", "", "go north"], 64)
     assert rows.shape == (3, 64)
@@ -171,6 +203,28 @@ async def test_contributions_are_to_add_up_to_the_return():
     totals = [score.total for judged in scores for score in judged]
     expected = float(np.mean(np.square(np.subtract(sums, totals))))
     assert (await stream.learn(of))["error"] == pytest.approx(expected, rel=1e-4)
+
+
+async def test_an_instructions_value_is_its_success_rate():
+    """Of two first contexts, plays of one succeed three times of four and those of the other never."""
+    rng, trainer = np.random.default_rng(0), policy()
+    contexts = [rng.integers(0, 300, 5) for _ in range(2)]
+
+    def play(which, n):
+        t = trajectory(rng, turns=2)
+        turns = (replace(t.turns[0], context=contexts[which]), *t.turns[1:])
+        return replace(t, turns=turns), scored(t, float(which == 0 and n > 0))
+
+    plays = [[play(which, n) for n in range(4)] for which in range(2)]
+    of = passes([group([t for t, _ in p], n) for n, p in enumerate(plays)], [[s for _, s in p] for p in plays], trainer)
+    stream = InstructionValue(lr=3e-3)
+    assert (await stream.learn(of))["error"] == pytest.approx(math.log(2), abs=0.15)
+    for _ in range(60):
+        await stream.learn(of)
+    often, never = await stream(of)
+    chances = np.concatenate([turn for t in often for turn in t])
+    assert chances == pytest.approx(np.full(len(chances), 0.75), abs=0.05)
+    assert max(float(x) for t in never for turn in t for x in turn) < 0.05
 
 
 async def test_curiosity_is_the_forward_error_times_eta():
@@ -337,6 +391,102 @@ async def test_an_off_policy_critic_finds_what_an_utterance_is_worth():
         await stream.learn(of)
     assert min(said[0] + said[2]) > 0.2
     assert max(said[1] + said[3]) < -0.2
+
+
+def ensemble(**keys) -> UtteranceAdvantage:
+    """Three critics of rows with two features, which say 1, 2 and 6 of any utterance and 0, 1 and 2 of any state."""
+    stream = UtteranceAdvantage(critics=3, warmup=0, **keys)
+    net = stream.learner.net(2)
+    for heads, values in ((net.q, (1.0, 2.0, 6.0)), (net.v, (0.0, 1.0, 2.0))):
+        for head, value in zip(heads, values, strict=True):
+            torch.nn.init.zeros_(head[-1].weight)
+            torch.nn.init.constant_(head[-1].bias, value)
+    return stream
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({}, 1 - 0),
+        ({"pessimism": "deviation", "deviations": 0.0}, 3 - 1),
+        ({"pessimism": "deviation", "deviations": 0.5}, (3 - math.sqrt(14 / 3) / 2) - (1 - math.sqrt(2 / 3) / 2)),
+        ({"output": "disagreement"}, math.sqrt(14 / 3)),
+    ],
+)
+def test_what_an_ensemble_says_by_hand(keys, expected):
+    """Q of 1, 2 and 6 has the mean 3 and the variance (4 + 1 + 9) / 3; V of 0, 1 and 2 the mean 1 and 2 / 3."""
+    stream = ensemble(**keys)
+    assert stream.provides == keys.get("output", "utterance_advantage")
+    rows = np.array([[0.3, -1.0], [2.0, 1.0]], dtype=np.float32)
+    assert stream._by_turn(3, TurnStates([0, 2], rows, rows)) == pytest.approx([expected, 0.0, expected])
+
+
+async def test_critics_agree_on_what_they_have_learned_and_less_on_what_they_have_not_seen():
+    trainer, (groups, scores) = policy(), step()
+    for g, judged in zip(groups, scores, strict=True):
+        for n, t in enumerate(g.trajectories):
+            judged[n] = scored(t, 1.0)
+    stream = UtteranceAdvantage(output="disagreement", critics=8, discount=0.0, warmup=0, updates=200)
+    first = await stream.learn(passes(groups, scores, trainer))
+    last = await stream.learn(passes(groups, scores, trainer))
+    assert last["disagreement"] < first["disagreement"] / 2
+    others = by_turn(await stream(passes(*step(7), trainer)))
+    known = by_turn(await stream(passes(groups, scores, trainer)))
+    assert np.mean(known) == pytest.approx(last["disagreement"], rel=1.0)
+    assert np.mean(others) > 1.5 * np.mean(known)
+
+
+class SaysItsRows(UtteranceAdvantage):
+    """Two critics, of which each says one of the two columns of what it reads."""
+
+    def _q_values(self, after):
+        return torch.as_tensor(after).T
+
+
+def test_conservatism_by_hand():
+    """Q of three actions is 1, 2, 0 by one critic and 0, 0, 0 by the other, the first was recorded; of two others, of
+    which the second was, it is 3, 3 and -1, 4."""
+    three = Choice(np.array([[1, 0], [2, 0], [0, 0]], dtype=np.float32), 0)
+    two = Choice(np.array([[3, -1], [3, 4]], dtype=np.float32), 1)
+    first = math.log(math.e + math.e**2 + 1) - 1 + math.log(3)
+    second = math.log(2) + math.log(math.exp(-1) + math.exp(4)) - 4
+    assert float(SaysItsRows()._overestimate([three, two])) == pytest.approx((first + second) / 2, rel=1e-5)
+
+
+def candidates(rng, answers, recorded) -> Group:
+    """Actions at one state, of which one was recorded."""
+    context, made = rng.integers(0, 300, 5), []
+    for number, tokens in enumerate(answers):
+        t = trajectory(rng, turns=1)
+        sample = replace(t.turns[0].sample, tokens=np.array(tokens), logprobs=np.full(2, -1, dtype=np.float32))
+        info = {"recorded": float(number == recorded)}
+        turn = replace(t.turns[0], context=context, sample=sample, info=info)
+        made.append(replace(t, turns=(turn,), ending=Ending.TURNS))
+    return replace(group(made), origin="candidates")
+
+
+async def test_a_conservative_critic_values_actions_that_nobody_took_less_than_the_recorded_one():
+    rng, trainer = np.random.default_rng(0), policy()
+    groups, scores = step()
+    known = candidates(rng, [[20, 21], [10, 11], [10, 11], [30, 31]], recorded=1)
+    judged = [scored(t, 0.0) for t in known.trajectories]
+    of = passes([*groups, known], [*scores, judged], trainer)
+    [choice] = _choices(of.groups, await of.states())
+    assert (len(choice.actions), choice.recorded) == (3, 1)
+    assert _choices(groups, await passes(groups, scores, trainer).states()) == []
+    above = {}
+    for conservatism in (0.0, 1.0):
+        stream = UtteranceAdvantage(conservatism=conservatism, warmup=0, updates=60, lr=3e-3)
+        await stream.learn(of)
+        values = np.array(by_turn((await stream(of))[2:])).ravel()
+        above[conservatism] = values[1] - max(values[0], values[3])
+    assert above[1.0] > above[0.0] + 0.5
+    assert above[1.0] > 0.5
+
+
+def test_candidates_without_the_recorded_action_are_refused_by_a_conservative_critic():
+    with pytest.raises(ConfigError, match=r"set groups\.recorded = true, or drop conservatism"):
+        _choices([candidates(np.random.default_rng(0), [[1, 2], [3, 4]], recorded=-1)], [[]])
 
 
 async def test_relatedness_is_a_difference_of_potentials():

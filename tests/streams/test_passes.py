@@ -1,9 +1,12 @@
 """What streams say of a step's tokens, and that they share the passes that it takes."""
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import numpy as np
 import pytest
 import torch
-from made import batch, group, trajectory
+from made import batch, group, score, trajectory
 
 from sojourn.backends.torch.models import loading
 from sojourn.backends.torch.trainer.model_passes import ModelPasses
@@ -11,9 +14,11 @@ from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.batch.flatten import flatten, scatter
 from sojourn.config.components import COMPONENTS
 from sojourn.config.lookup import find
+from sojourn.config.registry import build
 from sojourn.errors import ConfigError
 from sojourn.losses.nll import NLL
 from sojourn.optim import Optim
+from sojourn.streams.action_values import ActionValues
 from sojourn.streams.trainer_passes import TrainerPasses
 
 
@@ -24,7 +29,7 @@ async def nowhere(weights, version):
 READ = [
     name
     for name in COMPONENTS["stream"]
-    if name != "greedy_gap"
+    if name not in ("greedy_gap", "reference_kl", "turn_pairs", "teacher")  # with passes of their own
     and not hasattr(find("stream", name), "learn")
     and not hasattr(find("stream", name), "task_data")
 ]
@@ -55,7 +60,8 @@ async def stepped():
 
 async def test_all_streams_of_a_step_take_one_pass_for_each_set_of_weights():
     trainer, groups = await stepped()
-    passes, streams = TrainerPasses(groups, [], trainer), [find("stream", name)() for name in READ]
+    scores = [[score(one, float(n)) for n, one in enumerate(g.trajectories)] for g in groups]
+    passes, streams = TrainerPasses(groups, scores, trainer), [find("stream", name)() for name in READ]
     found = {stream.provides: await stream(passes) for stream in streams}
     assert set(found) == set(READ)
     assert sorted(trainer.asked) == ["policy", "reference"]
@@ -96,6 +102,20 @@ async def test_how_far_the_first_policys_choice_is_from_the_present_one():
     assert min(turn.min() for some in found for turns in some for turn in turns) < -0.1
 
 
+async def test_an_action_is_worth_what_the_critic_expects_before_its_last_token():
+    rng = np.random.default_rng(0)
+    made = group([trajectory(rng, turns=2)])
+    tokens = [turn.sample.tokens for turn in made.trajectories[0].turns]
+    values = [np.arange(len(some), dtype=np.float32) + 10 * n for n, some in enumerate(tokens, 1)]
+
+    async def read(select):
+        return [[tuple(values)]]
+
+    [[turns]] = await ActionValues()(cast(Any, SimpleNamespace(groups=[made], read=read)))
+    for turn, known in zip(turns, values, strict=True):
+        assert turn.tolist() == [0.0] * (len(known) - 1) + [float(known[-1])]
+
+
 async def test_hidden_states_take_a_trainer_that_gives_them():
     counted, groups = await stepped()
     assert await TrainerPasses(groups, [], counted.trainer).states()
@@ -107,4 +127,10 @@ async def test_streams_of_the_present_weights_need_no_reference():
     trainer, groups = await stepped()
     await find("stream", "entropy")()(TrainerPasses(groups, [], trainer))
     assert trainer.asked == ["policy"]
-    assert {name for name in COMPONENTS["stream"] if find("stream", name).reference} == {"ref_logprobs", "greedy_gap"}
+    built = {name: build("stream", {"name": name}).value for name in COMPONENTS["stream"]}
+    assert {n for n, stream in built.items() if stream.reference} == {
+        "ref_logprobs",
+        "greedy_gap",
+        "reference_kl",
+        "teacher",
+    }

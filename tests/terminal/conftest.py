@@ -56,6 +56,7 @@ tags = ["baseline", "small"]
 """
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0\0\0\rIHDR" + struct.pack(">II", 640, 480) + b"\0" * 976
 WORDS = Vocabulary((b"<|im_start|>", b"go", b" north", b"\xe2", b"\x98", b"\x83", b"\n", b"\x1b[2J"), frozenset({0}))
+TRACEBACK = "Traceback (most recent call last)\n" + "  of a library\n" * 300 + "  of your own line\nOSError: gone\n"
 HOSTILE = "\x1b[31mred\x07\u202e " + "a" * 100_000
 
 
@@ -72,8 +73,9 @@ def seat(name: str, trainable: bool, *said: tuple[int, str]) -> Trajectory:
     return Trajectory(name, tuple(turns), Ending.DONE, trainable)
 
 
-def episode(name: str, trajectories, seed: int = 1, error: str | None = None) -> Episode:
-    return Episode(name, Task("toy", {"rooms": 2}, seed, "train", ("easy",)), tuple(trajectories), error, 1.5)
+def episode(name: str, trajectories, seed: int = 1, error: str | None = None, traceback: str | None = None) -> Episode:
+    task = Task("toy", {"rooms": 2}, seed, "train", ("easy",))
+    return Episode(name, task, tuple(trajectories), error, 1.5, traceback=traceback)
 
 
 def line_of(turns: int, won: bool) -> Trajectory:
@@ -93,7 +95,7 @@ def special(digest: str) -> list[Episode]:
         episode("rl/0/0/forest", [Trajectory("agent", tuple(forest), Ending.DONE)]),
         episode("rl/0/0/seats", [white, black]),
         episode("rl/0/0/hostile", [hostile]),
-        episode("rl/0/0/failed", [], error="the server is gone\x1b[2J"),
+        episode("rl/0/0/failed", [], error="the server is gone\x1b[2J", traceback=TRACEBACK),
     ]
 
 

@@ -15,7 +15,8 @@ from starlette.testclient import TestClient
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.terminal.episode import turns_in_order
-from sojourn.types import Credit, Episode
+from sojourn.types import Credit, Episode, Group
+from sojourn.view.pages.group import task_history
 from sojourn.view.server import application
 from sojourn.view.tokens import colour_maximum, colourings, sampled_tokens
 
@@ -91,6 +92,36 @@ def test_a_group_page_shows_where_its_episodes_diverge(client: TestClient, runs:
     page = client.get(f"/runs/seed0/groups/rl/{some_episode.step}/{some_episode.place}").text
     assert page.count("<th><a href=") == 4
     assert re.search(r'class="action w\d diverges"', page)
+
+
+def test_a_group_page_shows_when_its_task_was_played(client: TestClient, runs: Path) -> None:
+    with EpisodeStore(runs / "seed0") as store:
+        shown = next(iter(store.query(stage="evaluation-rl")))
+        played = list(store.query(task=shown.task))
+    successes: dict[tuple[str, int, int], list[float]] = {}
+    for entry in played:
+        if entry.error is None and entry.success is not None:
+            successes.setdefault((entry.stage, entry.step, entry.place), []).append(entry.success)
+    assert len(successes) > 1
+    page = client.get(f"/runs/seed0/groups/{shown.stage}/{shown.step}/{shown.place}").text
+    table = page[page.index('<table class="history">') :]
+    rows = re.findall(r"<tr><td>(?:<a href=[^>]*>)?([\w-]+).*?</td><td>(\d+)</td><td>(\d+)</td>(.*?)</tr>", table)
+    assert {(stage, int(step), int(place)) for stage, step, place, _ in rows} == set(successes)
+    for stage, step, place, rest in rows:
+        of = successes[stage, int(step), int(place)]
+        assert rest.startswith(f"<td>{len(of)}</td><td>{100 * sum(of) / len(of):.0f}%</td>")
+    assert table.count("shown above") == 1
+    assert f'href="/runs/seed0/groups/{shown.stage}/' not in table
+
+
+def test_the_history_of_a_task_has_its_groups_step_by_step_without_failed_episodes(tmp_path: Path) -> None:
+    played = trajectory(np.random.default_rng(0))
+    with EpisodeStore(tmp_path, write=True) as store:
+        for step in range(2):
+            episodes = [Episode(f"{step}/{n}", TASK, (played,), "the world died" if n == 0 else None) for n in range(3)]
+            store.append("rl", step, [Group(0, TASK, tuple(episodes))])
+        history = task_history(store, TASK.id)
+    assert [(group.stage, group.step, group.episodes) for group in history] == [("rl", 0, 2), ("rl", 1, 2)]
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
+from trained_run import train
 
 from sojourn import cli
+from sojourn.record.changes import Change, record_changes
 from sojourn.record.episodes.store import EpisodeStore
+from sojourn.record.run import RunFolder
+from sojourn.record.stopped import Stopped, record_stop
 from sojourn.types import Ending, Episode, Group, Message, Role, Score, Task, Trajectory, Turn
 from sojourn.view import report
+from sojourn.view.server import application
 from tests.made import sample
 
 HOSTILE = "</pre></script><script>document.title='taken'</script><img src=x onerror=alert(1)>\x1b[31m\x00\u202e"
@@ -34,6 +40,14 @@ def test_a_report_describes_the_run_and_some_episodes(runs: Path, tmp_path: Path
     assert "highest reward" in text
     assert "lowest reward" in text
     assert not re.search(r'(?:href|src)="(?!data:)', text), "it needs something beside it"
+
+
+def test_the_episodes_are_of_the_evaluation_that_was_made_last(tmp_path: Path) -> None:
+    """Also where its stage has fewer steps than the one before."""
+    run = train(tmp_path / "run", "stages.warmup.steps=3")
+    with EpisodeStore(run) as store:
+        assert {count.stage: count.step for count in store.steps()}["evaluation-warmup"] == 3
+        assert {entry.stage for entry, _ in report._choose(store)} == {"evaluation-rl"}
 
 
 def test_named_episodes_are_in_the_report(runs: Path, tmp_path: Path) -> None:
@@ -77,3 +91,30 @@ def test_an_existing_file_is_not_overwritten(runs: Path, tmp_path: Path, monkeyp
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, monkeypatch, capsys) -> None:
     assert run_command(monkeypatch, "report", str(tmp_path), "--out", str(tmp_path / "x.html")) == 2
     assert "not a run folder" in capsys.readouterr().err
+
+
+def test_full_contexts_failures_changes_and_early_stops_are_told(
+    runs: Path, client: TestClient, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(runs / "seed0", run)
+    with RunFolder.open(run) as folder:
+        evaluations = folder.evaluations()
+        for evaluation in evaluations:
+            evaluation["summary"] |= {"full_contexts": 0, "errors": 0}
+        folder.write_json("evaluations.json", evaluations)
+        report.write_report(run, tmp_path / "before.html")
+        assert ">contexts full</th>" not in (tmp_path / "before.html").read_text()
+        evaluations[-1]["summary"] |= {"full_contexts": 7123, "errors": 4567}
+        folder.write_json("evaluations.json", evaluations)
+        record_changes(folder, "rl", 4, [Change("stages.rl.steps", 6, 9)])
+        record_stop(folder, "rl", Stopped(5, "two evaluations in a row did not improve"))
+    report.write_report(run, tmp_path / "report.html")
+    page = TestClient(application([run]), base_url="http://127.0.0.1").get("/runs/run").text
+    for text in ((tmp_path / "report.html").read_text(), page):
+        assert text.count(">contexts full</th>") == text.count('<td class="right">7123</td>') == 1
+        assert text.count(">errors</th>") == 1 + ("<h2>Steps</h2>" in text)
+        assert text.count('<td class="right">4567</td>') == 1
+        assert "<p>Changed after step 4 of &#39;rl&#39;: stages.rl.steps 6 -&gt; 9.</p>" in text
+        assert "<p>Stage &#39;rl&#39; ended after step 5: two evaluations in a row did not improve.</p>" in text
+    assert "Changed after step" not in client.get("/runs/seed0").text

@@ -411,7 +411,7 @@ def test_a_malicious_run_is_reported_in_a_sentence(tmp_path: Path) -> None:
         for number, sentence in enumerate(
             ("there is no world to play in", "there is no world", "its environment failed")
         ):
-            episode = f"evaluation-<b>/0/0/{number}"
+            episode = f"evaluation-<b>:0/0/{number}"
             page = client.get(address("rerun", 1, name, episode))
             assert page.status_code == 200
             form = {"token": reruns.token, "run": name, "episode": episode, "turn": 2, "player": "person"}

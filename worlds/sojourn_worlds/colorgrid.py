@@ -17,8 +17,9 @@ import random
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+from sojourn.abilities import Bounds
 from sojourn.envs.about import About
 from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.errors import ActionError, ConfigError
@@ -82,6 +83,23 @@ class ColorGrid:
 
     def tasks(self, split: str) -> Sequence[Task]:
         return make_tasks_from_fields("colorgrid", self, split)
+
+    def bounds(self, like: Task) -> Mapping[str, Bounds]:
+        return {
+            "size": Bounds(3, 12),
+            "colours": Bounds(2, len(COLOURS)),
+            "blocks": Bounds(2, 24),
+            "target": Bounds(1, 23),
+        }
+
+    def make_task(self, like: Task, data: Mapping[str, Any], seed: int) -> Task | None:
+        """Returns the task where its fields go together and a grid of the seed can be solved in its turns."""
+        task = Task(like.env, dict(data), seed, "train")
+        try:
+            self.make(task)
+        except ConfigError:
+            return None
+        return task
 
     def make(self, task: Task) -> TurnBasedEnv:
         config = family_of_task(self, task)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from sojourn.call_text import answer
 from sojourn.envs.calls import LONGEST_ACTION
 from sojourn.errors import ActionError
 from sojourn.types import Message, Observation, Role, Step, Tool, ToolCall
@@ -44,8 +45,7 @@ def observe(text: str, tools: Sequence[Tool], system: str = "", call: ToolCall |
     """Returns an observation of one message, the answer to a structured call if one is given, with a system message
     where one is given."""
     prompt = (Message(Role.SYSTEM, system),) if system else ()
-    shown = Message(Role.USER, text) if call is None else Message(Role.TOOL, text, answers=call.id or call.name)
-    return Observation((shown,), system=prompt, tools=tuple(tools))
+    return Observation((answer(call, text),), system=prompt, tools=tuple(tools))
 
 
 def last_step(agent: str, passed: bool, **info: float) -> Step:

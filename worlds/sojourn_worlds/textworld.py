@@ -183,14 +183,14 @@ class TextWorldPlay:
         if self.guide is not None:
             self.advice = self.guide.step(command)[0].policy_commands
         won = bool(self.state.won)
-        reward = self._owed(won)
+        reward = self._pending_reward(won)
         self.paid += reward
         self.done = bool(done) or len(self.actions_taken) >= self.game.data["turns"]
         if self.done:
             return Step(None, {agent: reward}, done=True, success=won)
         return Step(self._observe(self.state.feedback), {agent: reward})
 
-    def _owed(self, won: bool) -> float:
+    def _pending_reward(self, won: bool) -> float:
         if won:
             return 1.0 - self.paid
         if not self.game.data["partial"]:

@@ -141,9 +141,9 @@ async def test_an_expert_goes_on_from_wherever_one_is(family):
 async def test_every_page_loads_and_names_what_is_on_it(family):
     async def check(page):
         async with visit(family, page) as (env, observation):
-            text, brief = observation.messages[0].text, observation.system[0].text
+            text, system_text = observation.messages[0].text, observation.system[0].text
             assert text != "(empty page)", page
-            assert brief.split("Task: ")[1], page
+            assert system_text.split("Task: ")[1], page
             assert not re.search(r"Last reward|Time left|Episodes done|START", text), page
             assert all(0 <= len(e.label) <= 90 for e in env._page.elements), page
             named = [
@@ -154,7 +154,7 @@ async def test_every_page_loads_and_names_what_is_on_it(family):
     await asyncio.gather(*[check(page) for page in page_names()])
 
 
-async def test_the_brief_has_the_goal_and_the_page_has_the_elements(family):
+async def test_the_system_message_has_the_goal_and_the_page_has_the_elements(family):
     async with visit(family, "login-user") as (env, observation):
         assert re.search(r'Task: Enter the username "\w+" and the password "\w+"', observation.system[0].text)
         assert observation.messages[0].text.splitlines() == ["textbox Username", "password Password", "button Login"]

@@ -1,5 +1,7 @@
 """Modules with bugs: every bug is one, the modules as they were pass, and code has no say in its own judgement."""
 
+import gc
+import json
 import random
 import shutil
 
@@ -9,7 +11,7 @@ from sojourn.checks.env import check_env
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.types import Message, Role
 from sojourn_worlds.repo import Repo, planted_in
-from sojourn_worlds.repo.bugs import bugs_of, cases_of, expected, is_noticed, source_of
+from sojourn_worlds.repo.bugs import MAX_LINES, Case, _outcome, bugs_of, cases_of, expected, is_noticed, source_of
 from sojourn_worlds.repo.cases import CASES
 from sojourn_worlds.repo.trial import is_same, run_cases
 
@@ -59,6 +61,30 @@ async def test_bugs_that_were_noticed_here_are_noticed_in_the_sandbox():
             wrong = [c.seen for c, a, r in zip(cases, answers, expected(name), strict=True) if not is_same(a, r)]
             assert wrong
             assert any(wrong) == (bug in seen)
+
+
+def test_a_case_that_is_stopped_stops_no_finalizer_of_something_else():
+    finished = []
+
+    class Other:
+        def __init__(self):
+            self.circle = self
+
+        def __del__(self):
+            for number in range(3 * MAX_LINES):
+                last = number
+            finished.append(last)
+
+    names = {"collect": gc.collect}
+    exec(compile("def case():\n    collect()\n    while True:\n        pass", "case", "exec"), names)
+    gc.disable()
+    try:
+        Other()
+        outcome = _outcome(names["case"], Case("case", "case", (), True))
+    finally:
+        gc.enable()
+    assert json.loads(outcome) == {"error": "TimeoutError"}
+    assert finished == [3 * MAX_LINES - 1]
 
 
 def test_no_bug_is_in_both_splits_and_tasks_are_decided_by_their_seed():

@@ -17,7 +17,7 @@ from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.types import Message, Role, Step
 from sojourn_worlds.java import Pool
 from sojourn_worlds.scienceworld import SIMPLIFICATIONS, VARIATIONS, ScienceWorld, ScienceWorldPlay, variations
-from sojourn_worlds.scienceworld.expert import WAYS, brief, way
+from sojourn_worlds.scienceworld.expert import WAYS, shortened, way
 
 
 def say(text: str) -> Message:
@@ -122,7 +122,7 @@ async def test_an_expert_without_hope_looks_around(kept) -> None:
 
 def test_long_looks_become_waits_that_take_as_long() -> None:
     path = [*["look at plane"] * 23, "wait1", *["activate sink"] * 12, *["wait1"] * 10]
-    assert brief(path) == [*["wait"] * 2, *["look at plane"] * 3, "wait1", *["activate sink"] * 12, "wait"]
+    assert shortened(path) == [*["wait"] * 2, *["look at plane"] * 3, "wait1", *["activate sink"] * 12, "wait"]
 
 
 def test_ways_lead_from_room_to_room() -> None:

@@ -373,12 +373,12 @@ async def test_bad_actions_are_refused_and_change_nothing(call: str, told: str) 
 
 def ada(messages: list[dict[str, str]]) -> str:
     """A model that plays any customer by its instructions."""
-    brief, last = messages[0]["content"], messages[-1]["content"]
+    system_text, last = messages[0]["content"], messages[-1]["content"]
     if "confirm" in last:
         return "Yes, please."
     if "else" in last:
         return f"No. {STOP}"
-    return re.search(r"You are (.*)", brief).group(1)
+    return re.search(r"You are (.*)", system_text).group(1)
 
 
 async def test_a_model_may_play_the_customer() -> None:

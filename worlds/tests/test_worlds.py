@@ -19,14 +19,15 @@ from sojourn.errors import MissingExtraError
 from sojourn.record import metrics
 from sojourn.record.run import RunFolder
 from sojourn.rollout.limits import Limits
-from sojourn.sources.play_abilities import lacking
+from sojourn.sources.play_abilities import PlayAbilities
 from sojourn.train.resolve import resolve
 from sojourn.train.run import run_recipe
 
 
 def can_be_made(cls: Any) -> bool:
-    """Without being told which server, program or environment to adapt."""
-    return bool(cls.about.smallest) or not cls.__module__.startswith("sojourn_worlds.adapters.")
+    """Without being told which server, program, environment or files to take."""
+    told = any(f.default is f.default_factory is dataclasses.MISSING for f in dataclasses.fields(cls) if f.init)
+    return bool(cls.about.smallest) or not (told or cls.__module__.startswith("sojourn_worlds.adapters."))
 
 
 KNOWN = {name: find("env", name) for name in names("env")}
@@ -83,7 +84,7 @@ async def _has_expert(family) -> bool:
     if hasattr(family, "open"):
         await family.open()
     try:
-        return not await lacking(family, "expert", Limits())
+        return not await PlayAbilities(family, Limits()).lacking("expert")
     finally:
         if hasattr(family, "close"):
             await family.close()

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from sojourn.abilities import ExportedModel
 from sojourn.config.fields import Range
 from sojourn.errors import ModelError
-from sojourn.protocols import Opened, Renderer, RendererConfig
+from sojourn.protocols import Opened, Renderer, RendererConfig, Trainer
+from sojourn.render.auto import Auto
 from sojourn.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Torch:
     kernel: bool = True
     compile: bool = False
 
-    pass_columns = frozenset({"top_token", "top_logprob"})
+    pass_columns = frozenset({"top_token", "top_logprob", "reverse_kl", "forward_kl", "jsd"})
 
     def check(self, model: Model, critic: Critic | None = None) -> None:
         """Raises where a model cannot be found or the device is missing, without loading anything (for --dry)."""
@@ -60,9 +61,15 @@ class Torch:
         if self.device == "cuda":
             device_of(self.device)
 
+    def check_weights(self, model: Model, weights: Path) -> None:
+        """Raises `ModelError` where the weights of a checkpoint are of another model."""
+        from sojourn.backends.torch.models.fitting import check_weights
+
+        check_weights(model, weights)
+
     def slowdowns(self, model: Model) -> tuple[str, ...]:
         """Returns a sentence where kernels are wanted but cannot be compiled, or cannot sample from models of this
-        kind, as torch then computes the same more slowly. The kind of a model that is not here yet is unknown."""
+        kind, as torch then computes the same more slowly. The kind of a model that is to be downloaded is unknown."""
         from sojourn.backends.torch.kernels import compiler
         from sojourn.backends.torch.models import loading
 
@@ -93,10 +100,12 @@ class Torch:
         return {role: loading.identity(loading.resolve(*named)) for role, named in wanted.items()}
 
     def bind_renderer(self, model: Model, renderer: RendererConfig) -> Renderer | None:
-        """Binds the renderer to the model's tokenizer alone; None for a model that must be fetched or converted."""
+        """Binds the renderer to the model's tokenizer alone; None for a model that must be fetched or converted, and
+        for our own tiny model in its own format, which needs no proof and whose tokenizer takes long to import."""
         from sojourn.backends.torch.models import loading
 
-        if not loading.resolve(model.name, model.revision).ready:
+        source = loading.resolve(model.name, model.revision)
+        if not source.ready or (source.kind is loading.Kind.TINY and renderer == Auto()):
             return None
         tokenizer = loading.tokenizer(model.name, model.revision)
         return renderer.bind(tokenizer, loading.template_of(tokenizer))
@@ -169,6 +178,43 @@ class Torch:
         )
         return Opened(trainer, engine, bound, context)
 
+    def check_model(self, name: str, model: Model, policy: Model) -> None:
+        """Raises `ModelError` where a model cannot be found, or has another vocabulary than the policy's. Vocabularies
+        are compared where both models are on this machine already."""
+        from sojourn.backends.torch.models import loading
+
+        sources = [loading.resolve(one.name, one.revision) for one in (model, policy)]
+        if all(source.ready for source in sources):
+            _require_same_vocabulary(
+                name, model, *(loading.tokenizer(one.name, one.revision) for one in (model, policy))
+            )
+
+    def open_model(
+        self, name: str, model: Model, weights: Path | None, seed: int, policy: Model, trainer: Trainer
+    ) -> None:
+        """Opens a frozen model, which the trainer may then ask."""
+        import torch
+
+        from sojourn.backends.torch.models import export, loading
+        from sojourn.backends.torch.trainer.model_passes import ModelPasses
+        from sojourn.backends.torch.trainer.trainer import TorchTrainer
+
+        assert isinstance(trainer, TorchTrainer), "the trainer that this backend opened"
+        loaded = loading.load(model.name, "fp32", seed, model.revision)
+        _require_same_vocabulary(name, model, loaded.tokenizer, loading.tokenizer(policy.name, policy.revision))
+        if loaded.max_context < min(self.max_context, loading.max_context(trainer.passes.decoder.base.config)):
+            raise ModelError(
+                f"models.{name} = '{model.name}' reads at most {loaded.max_context} tokens: set backend.max_context to "
+                "that at most, or use another model"
+            )
+        device = trainer.passes.device
+        dtype = compute_dtype(model.dtype, device)
+        held = torch.float32 if self.kernel and device.type == "cpu" else dtype  # the kernel rounds fp32 itself
+        frozen = export.with_weights(loaded.model, model.lora, weights).to(device, held).requires_grad_(False)
+        trainer.teachers.frozen[name] = ModelPasses(
+            frozen, bf16=dtype == torch.bfloat16, token_budget=self.token_budget, kernel=self.kernel
+        )
+
     def _critic(self, critic: Critic, policy: Any, dtype: Any, frozen: Any, seed: int) -> Any:
         """Builds a critic: a head on the policy, or on a model of its own. Raises `ModelError` where that model has
         another tokenizer, or a shorter context."""
@@ -199,6 +245,17 @@ class Torch:
         decoder = Decoder(trained, bf16=dtype == torch.bfloat16, kernel=self.kernel, activation_bytes=half_bytes)
         head = critics.Head(loaded.model.config.get_text_config().hidden_size, critic.hidden)
         return critics.Critic(head.to(device), critic.optim, detach=False, model=trained, decoder=decoder)
+
+
+def _require_same_vocabulary(name: str, model: Model, own: Any, policys: Any) -> None:
+    """Refuses a model whose tokens are not those of the policy, as it could not score what the policy samples."""
+    vocabularies = [None if tokenizer is None else tokenizer.get_vocab() for tokenizer in (own, policys)]
+    if None in vocabularies or vocabularies[0] != vocabularies[1]:
+        sizes = " and ".join("no tokenizer" if one is None else f"{len(one)} tokens" for one in vocabularies)
+        raise ModelError(
+            f"models.{name} = '{model.name}' has not the policy's vocabulary (they have {sizes}), whose tokens it is "
+            "to score: use a model of the same family"
+        )
 
 
 def device_of(name: str) -> Any:

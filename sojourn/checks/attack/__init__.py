@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sojourn.abilities import Closes, Opens
 from sojourn.checks.attack.canary import Canary
 from sojourn.checks.attack.case import Case, Tally
 from sojourn.checks.attack.categories import (
@@ -37,6 +36,7 @@ from sojourn.checks.attack.watch import Watch
 from sojourn.checks.report import Outcome, Report, Verdict
 from sojourn.envs.tools import as_family
 from sojourn.errors import ConfigError
+from sojourn.rollout.world import open_world
 from sojourn.tasks.listed import listed
 from sojourn.types import Task
 
@@ -80,14 +80,13 @@ async def attack_env(
     canary, watch = await Canary().open(), Watch()
     case = Case(made, canary, watch, max_turns)
     try:
-        if isinstance(made, Opens):
-            await made.open()
-        watch.start()
-        tallies = await _attacks(case, split, seed, [name for name in CATEGORIES if not only or name in only])
+        async with open_world(made):
+            watch.start()
+            try:
+                tallies = await _attacks(case, split, seed, [name for name in CATEGORIES if not only or name in only])
+            finally:
+                await watch.stop()
     finally:
-        await watch.stop()
-        if isinstance(made, Closes):
-            await made.close()
         await canary.close()
     named = getattr(family, "name", None) if not isinstance(family, type) else None
     return Attacked(str(named or getattr(family, "__qualname__", type(family).__qualname__)), tuple(tallies))

@@ -32,7 +32,7 @@ class Attempt(NamedTuple):
     reward: float
     success: bool
     excused: str
-    shown: str
+    observed_text: str
     attempted: int
 
 
@@ -210,7 +210,7 @@ class Case:
             return f"the event loop was blocked for {self.watch.longest_s:.0f} s"
         if self.watch.peak_bytes - start > MAX_GROWTH_BYTES:
             return f"this process grew by {(self.watch.peak_bytes - start) >> 20} MiB"
-        if self.canary.secret in attempt.shown.replace(self.canary.abstract, ""):
+        if self.canary.secret in attempt.observed_text.replace(self.canary.abstract, ""):
             return "the environment of this process was read"
         return self.canary.broken()
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from sojourn.checks.attack.case import CONTROL_TEXT, Attack, Case, HonestPlay, Tally, named_files, say
 from sojourn.checks.attack.programs import BOMBS, NOTHING, Program, programs
 from sojourn.checks.attack.slots import Slot, slots
-from sojourn.checks.attack.texts import TEXTS, texts
+from sojourn.checks.attack.texts import QUERIES, TEXTS, texts
 from sojourn.checks.env.hostile import hostile
 from sojourn.checks.env.play import Play, closing, first_difference, play_through
 from sojourn.types import Message
@@ -51,7 +51,7 @@ async def interpreters(case: Case) -> list[Interpreter]:
             for after in ((), tuple(others[-1:]), (say("test"),)):
                 if shell not in interpreter_of:
                     attempt = await case.attempt(honest.task, (), (slot.put(sum_), *after))
-                    if NEEDLE in attempt.shown:
+                    if NEEDLE in attempt.observed_text:
                         interpreter_of[shell] = Interpreter(slot, shell, after)
     return [interpreter_of[shell] for shell in sorted(interpreter_of, reverse=True)]
 
@@ -168,7 +168,8 @@ async def attacks(case: Case, category: str, runs: Sequence[Interpreter]) -> Tal
 
 
 async def _try_texts(case: Case, tally: Tally, category: str) -> None:
-    """Tries every text in `SLOTS` of the slots, in a play of each kind of task, at its start or in its middle."""
+    """Tries every text in `SLOTS` of the slots (queries without end in all), in a play of each kind of task, at its
+    start or in its middle."""
     places, canary = slots_of(case), case.canary
     hostile_texts = texts(category, canary.port, str(canary.folder / "canary"))
     odd = [message for message in hostile(list(case.tools.values())) if message.calls and category == "bombs"]
@@ -178,6 +179,7 @@ async def _try_texts(case: Case, tally: Tally, category: str) -> None:
             for i, text in enumerate(hostile_texts)
             for n in range(SLOTS)
         ]
+        put += [(query, slot) for query in QUERIES for slot in places if category == "stalls"]
         left = [(f"{ascii(text)[:60]} as {slot.shape}", slot.put(text), slot.put(CONTROL_TEXT)) for text, slot in put]
         left += [(f"a call of {ascii(m.calls[0].name)[:40]} with odd arguments", m, say(CONTROL_TEXT)) for m in odd]
         for turns in cycle((0, len(honest.actions) // 2)):

@@ -16,6 +16,7 @@ from sojourn.checks.env.play import invent
 from sojourn.types import Message, Role, Tool, ToolCall
 
 QUOTED = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'")
+WORD = re.compile(r"[\w-]+")
 MAX_SLOTS = 12  # the most slots of one world
 
 
@@ -77,7 +78,10 @@ def _of_text(action: str) -> Iterable[Slot]:
     if quoted := list(QUOTED.finditer(action)):
         start, end = quoted[-1].span()
         mark = action[start]
-        yield Slot(f"quoted {verb}", lambda text: _text(action[: start + 1] + text + mark + action[end:]))
+        name = WORD.match(verb)  # of the tool that a text calls
+        yield Slot(
+            f"quoted {name[0] if name else verb}", lambda text: _text(action[: start + 1] + text + mark + action[end:])
+        )
     if "\n" in action:
         first = action.partition("\n")[0]
         yield Slot(f"lines {verb}", lambda text: _text(f"{first}\n{text}"))

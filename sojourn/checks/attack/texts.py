@@ -1,4 +1,5 @@
-"""Hostile texts: markup, claims of reward, control markers, commands, huge texts, and texts that are slow to match.
+"""Hostile texts: markup, claims of reward, control markers, commands, huge texts, texts that are slow to match, and
+queries without end.
 
 `{port}` and `{file}` stand for a service and a file that no world uses (see `canary`).
 """
@@ -89,6 +90,10 @@ SLOW: Sequence[str] = (  # slow to match, for expressions that try everything
     "%" * 100_000,
     "a-" * 50_000 + "!",
     "submit" + " " * 100_000 + "x\ny",
+)
+
+QUERIES: Sequence[str] = (  # without end, whatever tables there are; tried in every slot
+    "select count(*) from (with recursive n(i) as (select 1 union all select i + 1 from n) select i from n)",
 )
 
 TEXTS: Mapping[str, Sequence[str]] = {

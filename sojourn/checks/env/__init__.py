@@ -10,7 +10,17 @@ from __future__ import annotations
 from typing import Any
 
 from sojourn.abilities import Closes
-from sojourn.checks.env import actions, cancelling, closing, other_process, replays, seats, task_lists
+from sojourn.checks.env import (
+    actions,
+    cancelling,
+    closing,
+    making,
+    other_process,
+    relabels,
+    replays,
+    seats,
+    task_lists,
+)
 from sojourn.checks.env.play import Case
 from sojourn.checks.env.resources import end_leftovers, scratch
 from sojourn.checks.promise import Promise, judge_all_awaited, judge_awaited
@@ -37,8 +47,10 @@ PROMISES = (
     Promise("forks are equal and independent", REPLAYED, replays.forks),
     Promise("choices are possible", WORKS, actions.choices),
     Promise("the expert succeeds", WORKS, actions.expert),
+    Promise("tasks that it makes can be solved", WORKS, making.makes),
     Promise("rewards are finite and small", WORKS, actions.rewards_small),
     Promise("success is reported at the end", WORKS, actions.success_last),
+    Promise("relabelled episodes succeed", COMPARED, relabels.relabelled),
     Promise("it closes", WORKS, closing.closes),
     Promise("it can be cancelled", (*COMPARED, "it closes"), cancelling.cancellable),
     Promise("no process outlives the run", (*WORKS, "it closes"), other_process.dies),

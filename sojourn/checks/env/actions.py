@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import is_dataclass, replace
 from typing import Protocol, runtime_checkable
 
-from sojourn.abilities import Closes, Opens, has_expert
+from sojourn.abilities import has_expert
 from sojourn.checks.env.hostile import hostile
 from sojourn.checks.env.play import (
     Case,
@@ -23,6 +23,7 @@ from sojourn.checks.env.play import (
 from sojourn.checks.promise import BrokenError, DoubtfulError, NotOfferedError
 from sojourn.finite import as_finite
 from sojourn.protocols import EnvFamily
+from sojourn.rollout.world import open_world
 from sojourn.types import Message
 
 LONGEST_REFUSAL = 2_000  # characters
@@ -133,6 +134,8 @@ async def success_last(case: Case) -> str:
     if early:
         raise DoubtfulError("success is False before the end: leave it None until it is known")
     known = sum(event.success is not None for event in events if event.done)
+    if not known:
+        raise NotOfferedError("it is never said: a play whose rewards add up to more than 0 counts as a success")
     return f"said at {known} of {sum(event.done for event in events)} ends"
 
 
@@ -163,20 +166,14 @@ async def _limited(case: Case, longest: int) -> str:
     low = _with_turns(case.family, turns)
     if low is None:
         return ""
-    try:
-        if isinstance(low, Opens):
-            await low.open()
-        async with closing(Play(low.make(low.tasks(case.split)[0]))) as play:
-            rng = random.Random(case.seed)
-            await play.start()
-            max_actions = turns * len(case.seats(case.tasks[0]))
-            while not play.done and play.accepted < max_actions and len(play.actions) < case.max_turns:
-                await play.act(await choose(play, rng))
-        if play.accepted >= max_actions and not play.done:
-            raise BrokenError(f"with turns = {turns} a play went on after {max_actions} actions")
-    finally:
-        if isinstance(low, Closes):
-            await low.close()
+    async with open_world(low), closing(Play(low.make(low.tasks(case.split)[0]))) as play:
+        rng = random.Random(case.seed)
+        await play.start()
+        max_actions = turns * len(case.seats(case.tasks[0]))
+        while not play.done and play.accepted < max_actions and len(play.actions) < case.max_turns:
+            await play.act(await choose(play, rng))
+    if play.accepted >= max_actions and not play.done:
+        raise BrokenError(f"with turns = {turns} a play went on after {max_actions} actions")
     return f", and with turns = {turns} after {play.accepted} actions" if play.done else ""
 
 

@@ -8,50 +8,20 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
-from sojourn.abilities import Closes, Forkable, Opens, has_expert
+from sojourn.abilities import Forkable, has_expert
 from sojourn.checks.env.play import Play, ask_expert, choose
+from sojourn.envs.measured import Measured, Scored
 from sojourn.envs.replay_fork import make_forkable
 from sojourn.protocols import EnvFamily
+from sojourn.rollout.world import open_world
 from sojourn.types import Message, Role, Task
 
 RANDOM_LENGTH = 50  # actions of a random play in a world without an expert
 MAX_LENGTH = 300
-
-
-@dataclass(frozen=True)
-class Scored:
-    """The mean reward of the first seat, and the fraction of plays that were a success."""
-
-    reward: float
-    success: float
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Measurements of a world. `plays` is the number of test tasks played by chance (a random policy), and at most by
-    the expert; times are medians."""
-
-    train: int
-    test: int
-    plays: int
-    expert: Scored | None
-    chance: Scored  # of the random policy
-    start_ms: float
-    actions_per_s: float
-    fork: str  # "own", or "re-execution" where the world has no fork of its own
-    fork_ms: float  # measured in the middle of a play
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Measured:
-        expert = Scored(**data["expert"]) if data["expert"] else None
-        return cls(**{**data, "expert": expert, "chance": Scored(**data["chance"])})
 
 
 @runtime_checkable
@@ -76,9 +46,7 @@ async def measure(family: EnvFamily, *, plays: int = 16, seed: int = 0, seconds:
     tasks and invented calls of the tools. It has twice as many actions as the expert's longest play took.
     """
     family = _with_choices(family)
-    if isinstance(family, Opens):
-        await family.open()
-    try:
+    async with open_world(family):
         tasks = family.tasks("test")
         picked = [tasks[k] for k in random.Random(seed).sample(range(len(tasks)), min(plays, len(tasks)))]
         clock = _Clock()
@@ -105,9 +73,6 @@ async def measure(family: EnvFamily, *, plays: int = 16, seed: int = 0, seconds:
             fork="own" if own else "re-execution",
             fork_ms=1e3 * statistics.median(clock.forks_s),
         )
-    finally:
-        if isinstance(family, Closes):
-            await family.close()
 
 
 async def _play_expert(family: Any, tasks: Sequence[Task], clock: _Clock, deadline: float) -> list[Play]:

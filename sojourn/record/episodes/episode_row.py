@@ -50,10 +50,12 @@ class EpisodeRow:
     oldest: int | None = None  # versions of the weights that the tokens were drawn with, None where no weights drew any
     newest: int | None = None
     advantage: float | None = None  # mean over the sampled tokens, None without credit
+    origin: str | None = None  # of its group: "policy", or the source that gave it; None where it was not recorded
 
 
 COLUMNS = tuple(field.name for field in fields(EpisodeRow))
 OLDEST_COLUMNS = COLUMNS[: COLUMNS.index("tools")]  # the columns that every Sojourn wrote
+COLUMNS_BEFORE_ORIGIN = COLUMNS[: COLUMNS.index("origin")]
 _LISTS = ("tags", "tools")
 
 
@@ -157,6 +159,7 @@ def _row(record: Record, stage: str, step: int, part: int, number: int, place: i
         seconds=float(episode.seconds),
         parts={n: float(np.mean([s.parts[n] for s in record.scores if n in s.parts])) for n in sorted(names)},
         **_later_columns(record),
+        origin=group.origin,
     )
 
 
@@ -180,7 +183,7 @@ def _called(trajectory: Trajectory) -> Iterator[str]:
 
 
 def _later_columns(record: Record) -> dict[str, Any]:
-    """Returns the columns from `tools` on, which older versions did not write."""
+    """Returns the columns from `tools` to `advantage`, which older versions did not write."""
     turns = [turn for t in record.episode.trajectories if t.trainable for turn in t.turns]
     sampled = [turn.sample.versions for turn in turns if len(turn.sample.tokens) and turn.sample.versions.newest >= 0]
     credits = [part for credit in record.credits for part in credit.tokens if len(part)]

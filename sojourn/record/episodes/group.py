@@ -37,7 +37,12 @@ def group_of(members: Sequence[tuple[EpisodeRow, Record | RecordError]]) -> Grou
     return GroupRecord(
         stage=first.stage,
         step=first.step,
-        group=Group(first.slot, records[0].episode.task, tuple(record.episode for record in records)),
+        group=Group(
+            first.slot,
+            records[0].episode.task,
+            tuple(record.episode for record in records),
+            first.origin or "policy",
+        ),
         scores=tuple(score for record in records for score in record.scores),
         credits=tuple(credit for record in records for credit in record.credits),
     )

@@ -52,9 +52,12 @@ class Record:
     streams: Mapping[str, tuple[tuple[FloatArray, ...], ...]] = field(default_factory=dict)
 
 
-def write(path: Path, records: Sequence[Record], index: Sequence[Mapping[str, Any]]) -> None:
-    """Writes the records, and the rows from which a lost index can be rebuilt."""
+def write(
+    path: Path, records: Sequence[Record], index: Sequence[Mapping[str, Any]], reused: Sequence[Mapping[str, Any]] = ()
+) -> None:
+    """Writes the records, and the rows from which a lost index can be rebuilt, those of reused groups included."""
     members = {str(number): _encode(record) for number, record in enumerate(records)}
+    members |= {"reused": to_json(reused)} if reused else {}
     arrays = {name: np.frombuffer(data, np.uint8) for name, data in {"index": to_json(index), **members}.items()}
 
     def save(temporary: Path) -> None:
@@ -105,6 +108,13 @@ class StepFile:
             return json.loads(self._file["index"].tobytes())
         except UNREADABLE as error:
             raise _damaged(self.path, error, "the index of ") from error
+
+    def reused(self) -> list[dict[str, Any]]:
+        """Returns the rows of the groups that the step trained again; none where an older Sojourn wrote the file."""
+        try:
+            return json.loads(self._file["reused"].tobytes()) if "reused" in self._file.files else []
+        except UNREADABLE as error:
+            raise _damaged(self.path, error, "the reused groups of ") from error
 
     def __enter__(self) -> StepFile:
         return self

@@ -6,6 +6,7 @@ that a lost or damaged index can be rebuilt. Readers never lock out the writer (
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
 import threading
@@ -23,6 +24,7 @@ from sojourn.record.atomic import writing
 from sojourn.record.episodes import index, step_file
 from sojourn.record.episodes.episode_row import COLUMNS, OLDEST_COLUMNS, EpisodeRow, describe, from_values
 from sojourn.record.episodes.group import GroupRecord, group_of
+from sojourn.record.episodes.reused import reused as reused_rows
 from sojourn.record.episodes.step_file import Record, StepFile
 from sojourn.record.search.excerpt import Excerpt, excerpts
 from sojourn.record.search.query import Query
@@ -72,19 +74,21 @@ class EpisodeStore:
         scores: Sequence[Sequence[Score]] | None = None,
         credits: Sequence[Sequence[Credit]] | None = None,
         streams: Streams | None = None,
+        reused: Sequence[Group] = (),
     ) -> None:
-        """Adds the groups of a step, all or none; judgements align with each group's `trajectories`."""
+        """Adds the groups of a step, all or none; judgements align with each group's `trajectories`. Of `reused` ones,
+        which the stage recorded before, only the place of that record is added."""
         with self._lock, self._write() as database:
-            where = "FROM episodes WHERE stage = ? AND step = ?"
-            part, place = database.execute(
-                f"SELECT coalesce(max(part), -1) + 1, coalesce(max(place), -1) + 1 {where}", (stage, step)
-            ).fetchone()
+            part, place = index.next_numbers(database, stage, step)
             records, rows = describe(stage, step, part, place, groups, scores, credits, streams or {})
-            if not rows:
+            again = reused_rows(database, stage, step, part, reused)
+            if not rows and not again:
                 return
             episodes = [index.index_episode(row, record.episode) for row, record in zip(rows, records, strict=True)]
-            step_file.write(self.step_path(stage, step, part), records, [vars(row) for row in rows])
+            index_rows, again_rows = [vars(row) for row in rows], [group._asdict() for group in again]
+            step_file.write(self.step_path(stage, step, part), records, index_rows, again_rows)
             index.insert(database, episodes)
+            index.insert_reused(database, again)
 
     def truncate(self, stage: str, step: int) -> None:
         """Removes what the stage recorded at this step and later, for a run that resumes there."""
@@ -146,13 +150,18 @@ class EpisodeStore:
         statement = "SELECT DISTINCT id FROM episodes WHERE id >= ? AND substr(id, 1, ?) = ? ORDER BY id LIMIT ?"
         return list(self._rows(statement, (text, len(text), text, limit), lambda row: row[0]))
 
+    def holds(self, stage: str, ids: Iterable[str]) -> set[str]:
+        """Returns those of the ids under which the stage recorded an episode."""
+        statement = "SELECT id FROM episodes WHERE id IN (SELECT value FROM json_each(?)) AND stage = ?"
+        return set(self._rows(statement, (json.dumps(list(ids)), stage), lambda row: row[0]))
+
     def search(self, query: Query | str, limit: int = 20, after: str = "") -> SearchResults:
         """Returns a page of what matches a query, with excerpts if it has words; `after` is `next` of the page before.
 
         Raises QueryError if the query is malformed, and for an `after` that no page returned.
         """
         query = Query.parse(query) if isinstance(query, str) else query
-        found_page = self._query_index(lambda database: page(database, query, limit, after))
+        found_page = self._query_index(lambda database: page(database, query, limit, after), query.asks_tools)
         results = map(SearchResult, found_page.rows, self._excerpts(found_page.rows, query))
         return SearchResults(tuple(results), found_page.total, found_page.next)
 
@@ -163,7 +172,8 @@ class EpisodeStore:
         after: str | None = ""
         while after is not None:
             found_page = self._query_index(
-                lambda database, after=after: page(database, query, MAX_PAGE_ROWS, after, MAX_PAGE_ROWS)
+                lambda database, after=after: page(database, query, MAX_PAGE_ROWS, after, MAX_PAGE_ROWS),
+                query.asks_tools,
             )
             yield from found_page.rows
             after = found_page.next
@@ -262,14 +272,14 @@ class EpisodeStore:
         episodes = {_position(row): None if isinstance(loaded, RecordError) else loaded for row, loaded in read}
         return excerpts([episodes[_position(row)] for row in rows], expression(query.words, "OR"))
 
-    def _query_index(self, run_query: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Runs a query on the index if that can be searched, else on one that is rebuilt and kept while the store is
-        open."""
+    def _query_index(self, run_query: Callable[[sqlite3.Connection], Result], tools: bool = False) -> Result:
+        """Runs a query, which may ask for `tools`, on the index, or on one that is rebuilt and kept while the store is
+        open, where that one cannot be asked it."""
         recorded = index.has_records(self.tokens)  # checked first, since a writer makes the tables before the files
         if self._rebuilt_index is None and self.path.exists():
             try:
                 with closing(index.open_to_read(self.path)) as database:
-                    if index.is_current(database):
+                    if index.is_current(database) or (index.has_words(database) and not tools):
                         return run_query(database)
                     state = index.why_unsearchable(database)
             except sqlite3.DatabaseError as error:
@@ -278,11 +288,11 @@ class EpisodeStore:
                 state = f"is damaged ({error})"
             if state:
                 self._warn(
-                    f"{self.path} {state}: open it once with write=True; until then a search begins by reading all "
-                    "of tokens/"
+                    f"{self.path} {state}: open it once with write=True; until then such a search begins by reading "
+                    "all of tokens/"
                 )
         if not recorded:
-            with closing(self._rebuild(texts=True)) as empty:
+            with closing(index.in_memory()) as empty:  # what lies there by now may not be committed
                 return run_query(empty)
         with self._lock:
             if self._rebuilt_index is None:
@@ -310,7 +320,7 @@ class EpisodeStore:
         try:
             database = index.prepare(self.path)
         except index.OlderIndexError as error:
-            state = f"has no words to search ({error}), was moved to {self._move_aside('.older').name}"
+            state = f"{error}, was moved to {self._move_aside('.older').name}"
             database = index.prepare(self.path)
         except sqlite3.Error as error:
             if not index.is_damage(error):
@@ -343,11 +353,11 @@ class EpisodeStore:
         If the index is lost or damaged, the rows, or those that are left, come from one that is rebuilt in memory.
         """
         yielded, recorded = 0, index.has_records(self.tokens)
-        require_storable(values)
+        index.require_storable(values)
         if self._rebuilt_rows is None and self.path.exists():
             try:
                 with closing(index.open_to_read(self.path)) as database:
-                    columns = COLUMNS if index.is_current(database) else OLDEST_COLUMNS
+                    columns = COLUMNS if index.has_words(database) else OLDEST_COLUMNS
                     for row in database.execute(statement.replace("{columns}", ", ".join(columns)), values):
                         yielded += 1
                         yield make(row)
@@ -370,11 +380,10 @@ class EpisodeStore:
         return self._rebuilt_rows is not None or self._rebuilt_index is not None
 
     def _rebuild(self, *, texts: bool) -> sqlite3.Connection:
-        """Rebuilds the index for this store alone; SQLite swaps what does not fit in memory to a nameless file."""
+        """Rebuilds the index for this store alone."""
         if not self.path.exists() and any(self.tokens.glob("*.npz")):
             self.troubles.append(f"{self.path} is missing: its rows are read from tokens/")
-        database = sqlite3.connect("", check_same_thread=False)
-        database.executescript(index.SCHEMA)
+        database = index.in_memory()
         for sentence in index.rebuild(database, self.tokens, texts=texts):
             self._warn(sentence)
         return database
@@ -383,18 +392,6 @@ class EpisodeStore:
         """Warns at the line of whoever uses the store."""
         self.troubles.append(trouble)
         warnings.warn(trouble, RuntimeWarning, stacklevel=4)
-
-
-def require_storable(values: Sequence[Any]) -> None:
-    """Raises RecordError for a number or a text that SQLite cannot store, since no row can have it."""
-    for value in values:
-        if isinstance(value, int) and not -(2**63) <= value < 2**63:
-            raise RecordError("no step, group or place has a number of more than 18 digits: give a smaller one")
-        if isinstance(value, str) and not value.isascii():
-            try:
-                value.encode()
-            except UnicodeEncodeError:
-                raise RecordError(f"{value[:64]!r} is not UTF-8, so nothing has this name: check the name") from None
 
 
 def _position(row: EpisodeRow) -> tuple[str, int, int, int]:

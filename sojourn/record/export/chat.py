@@ -28,7 +28,8 @@ from sojourn.record.export.conversations import (
     utterances,
     with_structured_calls,
 )
-from sojourn.record.export.foreign import EXAMPLES, conversation
+from sojourn.record.export.foreign import EXAMPLES
+from sojourn.record.export.foreign import conversations as foreign_conversations
 from sojourn.record.export.json_lines import read_records, to_line
 from sojourn.record.export.selection import PlayedEpisode, SelectedEpisodes, windows
 from sojourn.types import Group, Message, Role, Tool, ToolCall
@@ -74,6 +75,7 @@ def _line(
         },
         "run": selected.name,
         **exact.place_json(entry),
+        **exact.origin_json(played),
         "episode": episode.id,
         "agent": trajectory.agent,
         "trainable": trajectory.trainable,
@@ -133,7 +135,7 @@ def read(path: Path, *, render: bool = False) -> Iterator[Group | Conversation]:
     groups = exact.Groups()
     for where, record in read_records(path):
         if "sojourn" not in record or render:
-            yield conversation(record, where)
+            yield from foreign_conversations(record, where)
             continue
         try:
             groups.add(record["sojourn"])

@@ -13,12 +13,18 @@ from sojourn import codec
 from sojourn.codec import from_plain, to_plain
 from sojourn.errors import RecordError
 from sojourn.record.episodes.episode_row import EpisodeRow
+from sojourn.record.export.selection import PlayedEpisode
 from sojourn.types import Ending, Episode, Group, IntArray, Task, Trajectory, Turn
 
 
 def place_json(entry: EpisodeRow) -> dict[str, Any]:
     """Returns where in its run an episode was recorded, which identifies its group."""
     return {"stage": entry.stage, "step": entry.step, "place": entry.place, "slot": entry.slot}
+
+
+def origin_json(played: PlayedEpisode) -> dict[str, Any]:
+    """Returns where the group of an episode came from, and the steps that trained it again."""
+    return {"origin": played.entry.origin, "reused_in": list(played.reused_in)}
 
 
 def episode_json(entry: EpisodeRow, episode: Episode, seat: int, turns: Sequence[int]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from sojourn.errors import RecordError
 from sojourn.files import open_regular
 
 SURROGATE = re.compile(r"\\\\|\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})|\\ud[89a-f][0-9a-f]{2}")
+NOT_SPACE = re.compile(r"[^ \t\r\n]")
 
 BLANK = b"\xef\xbb\xbf \t\r\n"  # what may stand before a value: white space, and the mark that some editors write first
 
@@ -52,15 +54,47 @@ def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         raise RecordError(f"{path} cannot be read ({error.strerror}): give a file of JSON lines") from error
 
 
-def _listed(text: bytes, path: Path, first: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, item in enumerate(_parsed(text, path, first), 1):
-        yield (where := f"{path}: item {number}"), _object(item, where)
+def _listed(raw: bytes, path: Path, first: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the objects of a JSON list, each of which is parsed when it is asked for: whoever looks at the first alone
+    parses no other."""
+    with _telling(path, first):
+        for number, item in enumerate(_items(raw.decode(json.detect_encoding(raw))), 1):
+            yield (where := f"{path}: item {number}"), _object(item, where)
 
 
-def _parsed(raw: bytes, path: Path, first: int) -> Any:
-    """Returns the value of a JSON text, whose first line has the given number in its file."""
-    try:
+def _items(text: str) -> Iterator[Any]:
+    """Yields the values of a JSON list. Raises `JSONDecodeError` at the first place that is not JSON."""
+    decode, at = json.JSONDecoder().raw_decode, _next(text, text.index("[") + 1)
+    more = not text.startswith("]", at)
+    while more:
+        value, at = decode(text, at)
+        yield value
+        at = _next(text, at)
+        more = text.startswith(",", at)
+        if not more and not text.startswith("]", at):
+            raise json.JSONDecodeError("Expecting ',' delimiter", text, at)
+        at = _next(text, at + 1) if more else at
+    if (end := _next(text, at + 1)) < len(text):
+        raise json.JSONDecodeError("Extra data", text, end)
+
+
+def _next(text: str, at: int) -> int:
+    """Returns the first place from `at` on that is no white space."""
+    found = NOT_SPACE.search(text, at)
+    return found.start() if found else len(text)
+
+
+def _parsed(raw: bytes, path: Path, number: int) -> Any:
+    """Returns the value of a line of JSON."""
+    with _telling(path, number):
         return json.loads(raw)
+
+
+@contextmanager
+def _telling(path: Path, first: int) -> Iterator[None]:
+    """Says where a text is not JSON, whose first line has the given number in its file."""
+    try:
+        yield
     except json.JSONDecodeError as error:
         where = f"{path}:{first + error.lineno - 1}"
         cause = f"at column {error.colno}: {error.msg}"

@@ -28,6 +28,7 @@ UNIT = "row"
 SUFFIX = ".parquet"  # of the names of its files
 ROWS = 2000  # of a row group, which is in memory at once
 OWN_COLUMNS = frozenset({"said_json", "task_json", "logprobs"})  # columns that no program but this one writes
+LATER_COLUMNS = ("origin", "reused_in")  # which an older Sojourn did not write
 JSON = ("said", "shown", "recalled", "tools", "info", "state")  # of a turn
 
 
@@ -44,7 +45,8 @@ def schema() -> Any:
     pa = _arrow()
     text, whole, real, flag = pa.string(), pa.int64(), pa.float64(), pa.bool_()
     columns = {
-        "run": text, "stage": text, "step": whole, "place": whole, "slot": whole, "episode": text, "env": text,
+        "run": text, "stage": text, "step": whole, "place": whole, "slot": whole, "origin": text,
+        "reused_in": pa.list_(whole), "episode": text, "env": text,
         "task": text, "split": text, "task_json": text, "error_json": text, "seconds": real, "seat": whole,
         "agent": text, "ending": text, "trainable": flag, "success": flag, "turn": whole, "parent": whole,
         "context": pa.list_(whole), "tokens": pa.list_(whole), "logprobs": pa.list_(pa.float32()),
@@ -98,7 +100,8 @@ def _rows(run: str, played: PlayedEpisode) -> Iterator[dict[str, Any]]:
 def _facts(run: str, entry: EpisodeRow, played: PlayedEpisode) -> dict[str, Any]:
     episode = played.record.episode
     return {
-        "run": _plain(run), **exact.place_json(entry), "episode": _plain(episode.id), "env": _plain(episode.task.env),
+        "run": _plain(run), **exact.place_json(entry), **exact.origin_json(played),
+        "episode": _plain(episode.id), "env": _plain(episode.task.env),
         "task": episode.task.id, "split": _plain(episode.task.split), "task_json": _json(to_plain(episode.task)),
         "error_json": _json(episode.error), "seconds": float(episode.seconds),
     }  # fmt: skip
@@ -135,7 +138,7 @@ def read(path: Path, *, render: bool = False) -> Iterator[Group | Conversation]:
     if not OWN_COLUMNS & set(columns):
         yield from of_parquet(path, columns, _read_rows(path))
         return
-    if missing := [name for name in schema().names if name not in columns]:
+    if missing := [name for name in schema().names if name not in (*columns, *LATER_COLUMNS)]:
         raise RecordError(f"{path} has no column '{missing[0]}': expected all that `sojourn export` wrote")
     groups = exact.Groups()
     for row in _read_rows(path):

@@ -2,7 +2,8 @@
 
 The entities of a run are its config, code, model, weights by version, world, tasks and reward. Those of an episode are
 its record and scores, and for every turn the prompt and the sample, each by the SHA-256 of its tokens (int64,
-little-endian). Activities are the run, the play of an episode, each sampling, and the judging; agents are the policy or
+little-endian). What a resume changed of the config is an entity of its own, from which the config was derived.
+Activities are the run, its resumes, the play of an episode, each sampling, and the judging; agents are the policy or
 the world's expert, the judge, and Sojourn. What a run did not record is left out: only the duration of an episode is
 known, not its time.
 """
@@ -25,6 +26,7 @@ import numpy as np
 
 from sojourn.codec import to_json
 from sojourn.record import checkpoint, metrics
+from sojourn.record.changes import recorded_changes
 from sojourn.record.export.json_lines import to_line
 from sojourn.record.export.selection import PlayedEpisode, SelectedEpisodes
 from sojourn.record.source import digest_of
@@ -119,6 +121,19 @@ class _Document:
         for name in ("config", "code", "model", "world", "reward"):
             self.relate("used", activity=RUN, entity=name)
         self.relate("wasAssociatedWith", activity=RUN, agent=SOJOURN, plan="config")
+        self._changes()
+
+    def _changes(self) -> None:
+        """Writes what was changed of the config whenever the run was resumed with another one."""
+        for number, resumed in enumerate(recorded_changes(self.selected.run)):
+            resume, changes = f"resume/{number}", f"changes/{number}"
+            self.write("activity", resume, {"prov:type": _type("Resume"), "prov:startTime": resumed.time})
+            facts = {"stage": resumed.stage, "step": resumed.step}
+            self.entity(changes, "Changes", {**facts, "changes": _json([c.masked._asdict() for c in resumed.changes])})
+            self.relate("wasGeneratedBy", entity=changes, activity=resume)
+            self.relate("wasDerivedFrom", generatedEntity="config", usedEntity=changes)
+            self.relate("used", activity=RUN, entity=changes)
+            self.relate("wasInformedBy", informed=RUN, informant=resume)
 
     def episode(self, played: PlayedEpisode) -> None:
         entry, episode = played.entry, played.record.episode
@@ -234,12 +249,7 @@ class _Document:
 
 def _weights(selected: SelectedEpisodes) -> dict[int, Weights]:
     """Returns the weights by version, from the metrics of the steps; checkpoints count steps over all stages."""
-    stages = [(s.get("name"), s.get("steps")) for s in selected.config.get("stages", ()) if isinstance(s, dict)]
-    before: dict[Any, int] = {}
-    done = 0
-    for name, steps in stages:
-        before[name] = done
-        done += steps if isinstance(steps, int) else 0
+    before = selected.run.stage_starts
     held = {saved.step: saved.weights for saved in checkpoint.checkpoints(selected.run.checkpoints)}
     known: dict[int, Weights] = {}
     for line in metrics.read(selected.run.path / "metrics.jsonl"):

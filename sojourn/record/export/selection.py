@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -11,9 +12,11 @@ from typing import Any, NamedTuple
 from sojourn.errors import RecordError
 from sojourn.files import read_bytes
 from sojourn.record.episodes.episode_row import EpisodeRow
+from sojourn.record.episodes.origins import all_reused
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
+from sojourn.record.stage_names import stages_in_words
 from sojourn.types import Trajectory
 
 
@@ -30,10 +33,11 @@ class Selection:
 
 
 class PlayedEpisode(NamedTuple):
-    """A record and its row in the index."""
+    """A record, its row in the index, and the later steps of its stage that trained its group again."""
 
     entry: EpisodeRow
     record: Record
+    reused_in: Sequence[int] = ()
 
     def reward(self, seat: int) -> float:
         """Returns the total score of a seat, or the reward of its world if it was not scored."""
@@ -73,7 +77,8 @@ class SelectedEpisodes:
                 self.left_out.append(f"episode {entry.id}: {loaded}")
                 continue
             self.read_count += 1
-            yield PlayedEpisode(entry, loaded)
+            place = entry.stage, entry.step, entry.place
+            yield PlayedEpisode(entry, loaded, self._reused_in.get(place, ()))
 
     def without_failures(self) -> Iterator[PlayedEpisode]:
         """Yields the episodes without an infrastructure failure; those with one are never trained on."""
@@ -83,6 +88,14 @@ class SelectedEpisodes:
             else:
                 self.read_count -= 1
                 self.left_out.append(f"episode {played.entry.id}: its world failed: {played.record.episode.error}")
+
+    @cached_property
+    def _reused_in(self) -> Mapping[tuple[str, int, int], Sequence[int]]:
+        """Returns the steps that trained a group again, by the stage, the step and the place where it is recorded."""
+        steps: defaultdict[tuple[str, int, int], list[int]] = defaultdict(list)
+        for group in all_reused(self.store):
+            steps[group.stage, group.of_step, group.of_place].append(group.step)
+        return steps
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -126,7 +139,7 @@ class SelectedEpisodes:
         """Raises RecordError if nothing is selected, and says what stages there are."""
         if next(self.entries(), None) is not None and all(map(self._named, self.selection.episodes)):
             return
-        stages = ", ".join(dict.fromkeys(count.stage for count in self.store.steps()))
+        stages = stages_in_words(dict.fromkeys(count.stage for count in self.store.steps()))
         raise RecordError(
             f"no episode of {self.run.path} matches '{self.selection.where}': its stages are {stages or 'empty'}"
         )

@@ -32,6 +32,7 @@ EXACT = {
     "tool": "a tool that was called, in a structured call or in words",
     "env": "its world",
     "split": "the split of its task",
+    "origin": "where its group came from: policy, or a source such as experts or replay",
     "stage": "the stage that it was recorded in, such as rl or evaluation-rl",
     "ending": f"why it ended: {', '.join(Ending)}",
     "success": "yes or no",
@@ -193,6 +194,11 @@ class Query:
     def words(self) -> tuple[Words, ...]:
         """Returns the words and phrases that must occur."""
         return tuple(term for term in self.terms if isinstance(term, Words) and not term.negated)
+
+    @property
+    def asks_tools(self) -> bool:
+        """Returns whether a term names tools that were called, or were not."""
+        return any(isinstance(term, OneOf) and term.key == "tool" for term in self.terms)
 
 
 def quoted(text: str) -> str:

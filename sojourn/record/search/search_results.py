@@ -207,6 +207,11 @@ def _plain(term: Term) -> _Clause:
             return _Clause(
                 f"episodes.row IN (SELECT row FROM labels WHERE kind = ? AND value IN ({marks}))", (key, *values)
             )
+        case OneOf("origin", values):
+            marks = ", ".join("?" * len(values))
+            place = "(episodes.stage, episodes.step, episodes.place)"
+            again = f"{place} IN (SELECT stage, of_step, of_place FROM reused WHERE origin IN ({marks}))"
+            return _Clause(f"episodes.origin IN ({marks}) OR {again}", (*values, *values))
         case OneOf(key, values):
             # the plus keeps SQLite from using an index, after which it would have to sort all rows of a stage
             column = f"{'+' * (key == 'stage')}episodes.{key}"

@@ -8,6 +8,8 @@ from typing import TypeVar
 from starlette.requests import Request
 
 from sojourn.errors import RecordError
+from sojourn.record.episodes.address import Address
+from sojourn.record.episodes.origins import recorded_origin
 from sojourn.record.episodes.vocabulary import read as read_vocabulary
 from sojourn.terminal.episode import play_again
 from sojourn.terminal.find import find_episode, group_episodes
@@ -28,6 +30,7 @@ def index(request: Request) -> Page:
         entry = find_episode(store, name)
         siblings = group_episodes(store, entry.stage, entry.step, entry.place)
         record = _read_or_report(problems, lambda: store.read(entry))
+        origin = recorded_origin(store, entry)
         problems += store.troubles
     colouring = request.query_params.get("tokens", "")
     known = colourings(record) if record else {}
@@ -50,6 +53,7 @@ def index(request: Request) -> Page:
         close_error=record.episode.close_error if record else None,
         traceback=record.episode.traceback if record else None,
         again=play_again(path, record.episode.task) if record else "",
+        origin=origin, place=Address(entry.stage, entry.step, entry.place, at),
         no_vocabulary=bool(colouring or prompt_of) and view.vocabulary is None,
         before=siblings[at - 1] if at else None, after=siblings[at + 1] if at + 1 < len(siblings) else None,
     )  # fmt: skip

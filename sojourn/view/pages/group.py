@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from sojourn.errors import RecordError
 from sojourn.record.episodes.episode_row import EpisodeRow
+from sojourn.record.episodes.origins import recorded_origin
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.terminal.episode import TurnRecord, turns_in_order
@@ -17,8 +18,10 @@ from sojourn.view.arena_columns import column_names, with_other_operators
 from sojourn.view.episode import context_note
 from sojourn.view.message_text import action_summary
 from sojourn.view.page import Page, render, run_cache
+from sojourn.view.pairs import anchors, pairs
 
 MAX_CHARACTERS = 160  # of an action that are shown
+MAX_GROUPS = 50  # of a task's history
 
 
 class Cell(NamedTuple):
@@ -42,6 +45,17 @@ class Column(NamedTuple):
     problem: str = ""
 
 
+class PlayedGroup(NamedTuple):
+    """A group of a task's history, with the means of its episodes that did not fail."""
+
+    stage: str
+    step: int
+    place: int
+    episodes: int
+    success: float | None
+    reward: float | None
+
+
 def index(request: Request) -> Page:
     key, stage, step, place = (request.path_params[name] for name in ("run", "stage", "step", "place"))
     cache = run_cache(request)
@@ -52,10 +66,12 @@ def index(request: Request) -> Page:
         records = [_read(store, entry) for entry in entries]
         names = column_names(store, entries)
         before, after = _neighbour_groups(store, stage, step, place)
+        history, origin = task_history(store, entries[0].task), recorded_origin(store, entries[0])
     return render(
         request, "group.html", run=key, stage=stage, step=step, place=place, columns=columns(entries, records),
         names=names, task=next((r.episode.task for r in records if isinstance(r, Record)), None),
-        before=before, after=after, problems=store.troubles,
+        before=before, after=after, history=history, problems=store.troubles,
+        origin=origin, pairs=pairs(entries, records, names),
     )  # fmt: skip
 
 
@@ -74,6 +90,15 @@ def _neighbour_groups(store: EpisodeStore, stage: str, step: int, place: int) ->
     return (place - 1 if place else None), (place + 1 if last is not None and place < last else None)
 
 
+def task_history(store: EpisodeStore, task: str) -> list[PlayedGroup]:
+    """Returns the groups that played a task, evaluations included, the newest `MAX_GROUPS` in order of recording."""
+    statement = (
+        "SELECT stage, step, place, count(*), avg(success), avg(reward) FROM episodes "
+        "WHERE task = ? AND error IS NULL GROUP BY stage, step, place ORDER BY min(row) DESC LIMIT ?"
+    )
+    return store.rows(statement, (task, MAX_GROUPS), lambda row: PlayedGroup(*row))[::-1]
+
+
 def columns(entries: Sequence[EpisodeRow], records: Sequence[Record | str]) -> list[Column]:
     """Returns one column per episode, with its actions by turn; all columns have the same height."""
     turns = [turns_in_order(record) if isinstance(record, Record) else [] for record in records]
@@ -84,18 +109,10 @@ def columns(entries: Sequence[EpisodeRow], records: Sequence[Record | str]) -> l
         several = isinstance(record, Record) and len(record.episode.trajectories) > 1
         cells: list[Cell | None] = [
             _cell(turn, several, anchor, *shared)
-            for turn, anchor, shared in zip(played, _anchors(record, played), prefix, strict=True)
+            for turn, anchor, shared in zip(played, anchors(record, played), prefix, strict=True)
         ]
         result.append(Column(entry, cells + [None] * (height - len(cells)), record if isinstance(record, str) else ""))
     return result
-
-
-def _anchors(record: Record | str, turns: Sequence[TurnRecord]) -> list[str]:
-    """Returns the anchors of turns on their episode's page (see `TurnView.anchor`)."""
-    if isinstance(record, str):
-        return []
-    seats = {id(trajectory): at for at, trajectory in enumerate(record.episode.trajectories)}
-    return [f"{seats[id(played.seat.trajectory)]}.{played.turn_index}" for played in turns]
 
 
 def _action_prefixes(actions: Sequence[Sequence[str]], height: int) -> list[list[tuple[int, bool]]]:

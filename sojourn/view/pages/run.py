@@ -57,6 +57,13 @@ CHARTS = (
     ChartSpec("policy lag, weight versions", ("lag_mean", "lag_max")),
     ChartSpec("clip fraction", ("clip_fraction", "clip_fraction_*")),
     ChartSpec("fraction of groups with equal rewards (zero signal)", ("zero_signal",), True),
+    ChartSpec("trained groups by origin", ("groups_of_*",)),
+    ChartSpec("curriculum: expected success, tasks never played", ("predicted_success", "never_played"), True),
+    ChartSpec("curriculum: entropy of the draw, nats", ("draw_entropy",)),
+    ChartSpec("curriculum: share of the draws by world and tag", ("draw_share_*",), True),
+    ChartSpec("curriculum: expected success by world and tag", ("predicted_success_*",), True),
+    ChartSpec("curriculum: tasks made, refused, dropped", ("tasks_made", "tasks_refused", "tasks_dropped")),
+    ChartSpec("curriculum: numbers in the data of the next tasks, edits", ("drawn_*",)),
     ChartSpec("fraction of actions malformed, cut off", ("malformed", "cut_off"), True),
     ChartSpec("loss", ("loss", "loss_*")),
     ChartSpec("gradient norm", ("grad_norm",)),
@@ -80,7 +87,7 @@ def index(request: Request) -> Page:
         played = stages(store)
         unreadable = missing_records(store, played, lines)
         failed, tags = failures(store), success_by_tag(store, lines[-1].stage, lines[-1].step) if lines else []
-        tasks = _tasks(store, cache.status(path), played)
+        tasks, diagnosis = _tasks(store, cache.status(path), played), findings(store, lines)
     show_all = request.query_params.get("all") == "1"
     skip = request.query_params.get("skip", "")
     skipped = int(skip) if show_all and skip.isdecimal() and len(skip) < 10 else 0
@@ -88,7 +95,7 @@ def index(request: Request) -> Page:
     return render(
         request, "run.html", run=key, status=cache.status(path), charts=charts(lines, starts, window, show_all),
         listed=listed, skipped=skipped, count=len(lines), failed=failed, tags=tags, tasks=tasks,
-        diagnosis=findings(path, lines), window=window, show_all=show_all,
+        diagnosis=diagnosis, window=window, show_all=show_all,
         recent_steps=RECENT_STEPS, links=_links(key, cache.status(path), played),
         problems=[*cache.status(path).missing, *cache.metrics_problems(path), *unreadable, *store.troubles],
     )  # fmt: skip

@@ -18,10 +18,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
+from sojourn.abilities import play_abilities
+from sojourn.call_text import answer
 from sojourn.config.fields import Range
 from sojourn.envs.about import About, require_module
 from sojourn.envs.calls import settled
-from sojourn.envs.env_threads import EnvThreads, ThreadedEnv, offered_calls
+from sojourn.envs.env_threads import EnvThreads, ThreadedEnv
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.tasks import Generated
 from sojourn.tasks.splits import first_seed
@@ -108,17 +110,17 @@ class Aviary:
 
     def make(self, task: Task) -> AviaryPlay | ThreadedEnv:
         cls = AviaryPlayWithExpert if self.expert else AviaryPlay
-        return self._aside.make(lambda: cls(self, task), offered_calls(cls)) if self.threads else cls(self, task)
+        return self._env_threads.make(lambda: cls(self, task), play_abilities(cls)) if self.threads else cls(self, task)
 
     async def open(self) -> None:
         """Prepares the threads; may be called again, where each call needs its `close`."""
-        self._aside.enter()
+        self._env_threads.enter()
 
     async def close(self) -> None:
-        self._aside.leave()
+        self._env_threads.leave()
 
     @cached_property
-    def _aside(self) -> EnvThreads:
+    def _env_threads(self) -> EnvThreads:
         return EnvThreads(self.threads, "aviary")
 
     def build(self, task: Task) -> Any:
@@ -174,8 +176,8 @@ class AviaryPlay(NativeActions):
         messages, tools = await self.env.reset()
         self.toolbox = Toolbox.of(map(_tool, tools), self.world.form, f"aviary: {self._name()}")
         self.offer_native_actions()
-        standing = [message.content for message in messages if message.role == "system" and message.content]
-        system = self.toolbox.system_messages(self.world.system, *standing)
+        system_texts = [message.content for message in messages if message.role == "system" and message.content]
+        system = self.toolbox.system_messages(self.world.system, *system_texts)
         user_messages = tuple(Message(Role.USER, m.content or "") for m in messages if m.role != "system")
         return Observation(user_messages or (Message(Role.USER, "Begin."),), system=system, tools=self.toolbox.tools)
 
@@ -189,9 +191,7 @@ class AviaryPlay(NativeActions):
             messages = _answers(action, calls, response)
         except ValueError as error:
             reward, done, truncated = 0.0, False, False
-            messages = (Message(Role.USER, f"error: {error}"),)
-            if action.calls:
-                messages = tuple(Message(Role.TOOL, f"error: {error}", answers=c.id or c.name) for c in calls)
+            messages = tuple(answer(call, f"error: {error}") for call in (calls if action.calls else (None,)))
             info = {"error": 1.0}
         else:
             info = {"error": 0.0}

@@ -20,9 +20,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
+from sojourn.abilities import play_abilities
 from sojourn.config.fields import Range
 from sojourn.envs.about import About, require_module
-from sojourn.envs.env_threads import EnvThreads, ThreadedEnv, offered_calls
+from sojourn.envs.env_threads import EnvThreads, ThreadedEnv
 from sojourn.envs.fields import SIZES, require_within
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.tasks.splits import make_tasks_from_data
@@ -109,10 +110,10 @@ class Gymnasium:
 
     def make(self, task: Task) -> GymnasiumPlay | ThreadedEnv:
         cls = GymnasiumPlayWithExpert if self.expert else GymnasiumPlay
-        return self._aside.make(lambda: cls(self, task), offered_calls(cls)) if self.threads else cls(self, task)
+        return self._env_threads.make(lambda: cls(self, task), play_abilities(cls)) if self.threads else cls(self, task)
 
     @cached_property
-    def _aside(self) -> EnvThreads:
+    def _env_threads(self) -> EnvThreads:
         return EnvThreads(self.threads, "gymnasium")
 
     def build(self, task: Task) -> Any:

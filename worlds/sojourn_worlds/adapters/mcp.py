@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+from sojourn.call_text import answer
 from sojourn.config.fields import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import parse_call, settled, short
@@ -26,7 +27,7 @@ from sojourn.types import Message, Observation, Role, Step, Task, Tool
 from sojourn_worlds.adapters.hooks import called
 from sojourn_worlds.adapters.listed import listed, same
 from sojourn_worlds.adapters.mcp_session import Called, Session
-from sojourn_worlds.adapters.toolbox import FORMS, Form, NativeActions, Toolbox, answer
+from sojourn_worlds.adapters.toolbox import FORMS, Form, NativeActions, Toolbox
 
 FINISH = Tool(
     "finish",
@@ -162,7 +163,7 @@ class MCPPlay(NativeActions):
             made = await self.call(call.name, **call.arguments)
             self.calls.append(made)
             failed = failed or made.error
-            answers.append(answer(action, call, f"error: {made.text}" if made.error else made.text))
+            answers.append(answer(call if action.calls else None, f"error: {made.text}" if made.error else made.text))
         if self.turns_taken >= self.world.turns:
             self.done = True
             info = {"truncated": 1.0, "error": float(failed)}

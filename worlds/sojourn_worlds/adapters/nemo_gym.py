@@ -21,6 +21,7 @@ from http.cookies import SimpleCookie
 from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
+from sojourn.call_text import answer
 from sojourn.config.fields import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import LONGEST_ACTION, settled, short
@@ -30,7 +31,7 @@ from sojourn.tasks.splits import first_seed
 from sojourn.types import Message, Observation, Role, Step, Task, Tool, ToolCall
 from sojourn_worlds.adapters.hooks import called
 from sojourn_worlds.adapters.listed import listed
-from sojourn_worlds.adapters.toolbox import FORMS, Form, NativeActions, Toolbox, answer, require_sendable
+from sojourn_worlds.adapters.toolbox import FORMS, Form, NativeActions, Toolbox, require_sendable
 
 ANSWER = "Or say your answer in words: that ends the task."
 CALLED = re.compile(r"\s*(\w+)\s*\(")
@@ -151,9 +152,9 @@ class NemoGymPlay(NativeActions):
         self.offer_native_actions()
         given = asked["input"] if isinstance(asked["input"], list) else [{"role": "user", "content": asked["input"]}]
         messages = [_message(item) for item in given]
-        standing = [m.text for m in messages if m.role is Role.SYSTEM]
-        standing += [asked["instructions"]] if asked.get("instructions") else []
-        system = self._system(standing)
+        system_texts = [m.text for m in messages if m.role is Role.SYSTEM]
+        system_texts += [asked["instructions"]] if asked.get("instructions") else []
+        system = self._system(system_texts)
         rest = tuple(m for m in messages if m.role is not Role.SYSTEM)
         return Observation(rest or (Message(Role.USER, "Begin."),), system=system, tools=self._tools())
 
@@ -169,7 +170,7 @@ class NemoGymPlay(NativeActions):
         for call in calls:
             status, text = await self._call(call)
             failed = failed or status >= 400
-            answers.append(answer(action, call, f"error: {text}" if status >= 400 else text))
+            answers.append(answer(call if action.calls else None, f"error: {text}" if status >= 400 else text))
         info = {"error": float(failed)}
         if self.turns_taken >= self.world.turns:
             self.done = True
@@ -242,11 +243,11 @@ class NemoGymPlay(NativeActions):
         scaled_reward = float(reward) * self.world.scale
         return Step(None, {agent: scaled_reward}, done=True, success=reward > self.world.solved)
 
-    def _system(self, standing: Sequence[str]) -> tuple[Message, ...]:
+    def _system(self, system_texts: Sequence[str]) -> tuple[Message, ...]:
         if self.toolbox is None:
-            system_text = "\n".join(filter(None, [self.world.system, *standing]))
+            system_text = "\n".join(filter(None, [self.world.system, *system_texts]))
             return (Message(Role.SYSTEM, system_text),) if system_text else ()
-        messages = self.toolbox.system_messages(self.world.system, *standing)
+        messages = self.toolbox.system_messages(self.world.system, *system_texts)
         text = "\n".join([*(message.text for message in messages), ANSWER])
         return (Message(Role.SYSTEM, text),)
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 from urllib.parse import urlsplit
 
+from sojourn.call_text import answer
 from sojourn.config.fields import Range
 from sojourn.envs.about import About, require_module
 from sojourn.envs.calls import LONGEST_ACTION, as_text, settled, short
@@ -31,7 +32,7 @@ from sojourn.tasks.splits import first_seed, make_tasks_from_data
 from sojourn.types import Message, Observation, Role, Step, Task, Tool
 from sojourn_worlds.adapters.hooks import called
 from sojourn_worlds.adapters.listed import listed
-from sojourn_worlds.adapters.toolbox import FORMS, Form, NativeActions, Toolbox, answer
+from sojourn_worlds.adapters.toolbox import FORMS, Form, NativeActions, Toolbox
 
 LARGEST_MESSAGE_BYTES = 2**26
 
@@ -162,7 +163,7 @@ class OpenEnvPlay(NativeActions):
             won = self.total_reward > self.world.solved
             return Step(None, rewards, done=True, success=won, info={"truncated": float(not done)})
         text = await self._describe()
-        message = answer(action, call, text) if call is not None else Message(Role.USER, text)
+        message = answer(call if action.calls else None, text)
         return Step(Observation((message,), tools=() if self.world.text else self.toolbox.tools), rewards)
 
     async def close(self) -> None:

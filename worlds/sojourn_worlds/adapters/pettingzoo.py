@@ -25,9 +25,10 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
+from sojourn.abilities import play_abilities
 from sojourn.config.fields import Range
 from sojourn.envs.about import About, require_module
-from sojourn.envs.env_threads import EnvThreads, ThreadedEnv, offered_calls
+from sojourn.envs.env_threads import EnvThreads, ThreadedEnv
 from sojourn.envs.fields import SIZES, require_within
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.tasks.splits import make_tasks_from_data
@@ -117,10 +118,10 @@ class PettingZoo:
         if (task.data["id"], dict(task.data["arguments"])) != (self.id, dict(self.arguments)):
             raise ConfigError(f"pettingzoo: task {task.id} is of {task.data['id']}, but this is {self.id}")
         cls = PettingZooPlayWithExpert if self.expert and self.opponent != "self" else PettingZooPlay
-        return self._aside.make(lambda: cls(self, task), offered_calls(cls)) if self.threads else cls(self, task)
+        return self._env_threads.make(lambda: cls(self, task), play_abilities(cls)) if self.threads else cls(self, task)
 
     @cached_property
-    def _aside(self) -> EnvThreads:
+    def _env_threads(self) -> EnvThreads:
         return EnvThreads(self.threads, "pettingzoo")
 
     def build(self) -> Any:

@@ -102,18 +102,6 @@ def require_sendable(text: str) -> None:
         raise ActionError(f"{text[error.start]!r} is half a character, say whole ones") from None
 
 
-def answer(action: Message, call: ToolCall, text: str) -> Message:
-    """Returns the result of a call: as the answer to a structured call, or as a user message."""
-    if action.calls:
-        return Message(Role.TOOL, text, answers=call.id or call.name)
-    return Message(Role.USER, text)
-
-
-def spoken(name: str, arguments: Mapping[str, Any]) -> str:
-    """Returns a call as an agent would write it."""
-    return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
-
-
 def method_of_schema(tool: Tool) -> Method:
     """Returns a tool with the signature and the checks that its schema asks for."""
     properties = tool.parameters.get("properties") or {}

@@ -39,7 +39,7 @@ class Purchase:
     done: bool = False
 
     async def start(self) -> Observation:
-        return self._observe(self._shown(), (Message(Role.SYSTEM, self._brief()),))
+        return self._observe(self._drawn_shelf(), (Message(Role.SYSTEM, self._system_text()),))
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.done:
@@ -95,7 +95,7 @@ class Purchase:
             for aspect, weight in shelf.weights.items()
         )
 
-    def _brief(self) -> str:
+    def _system_text(self) -> str:
         shelf, profile = self.shelf, self.rules.profile
         actions = ["inspect[number]"] if self.rules.hidden else []
         actions += {"told": [], "asked": [f"ask[{shelf.aspects[0]}]"], "past": ["history"]}[profile]
@@ -109,7 +109,7 @@ class Purchase:
         costs = f" Each but buy costs {self.rules.cost:g}." if actions else ""
         return f"{says}{costs}\n{texts}"
 
-    def _shown(self) -> str:
+    def _drawn_shelf(self) -> str:
         """Returns the shelf as rows of cards."""
         lines = [f"Shelf of {self.shelf.kind.plural}"]
         for place, product in enumerate(self.shelf.products):

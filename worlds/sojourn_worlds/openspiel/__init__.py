@@ -97,10 +97,10 @@ class OpenSpiel:
         )
         offers = {"fork", "state_key"} | ({"expert"} if has_expert and not loaded.has_chance else set())
         slow = ALL_CALLS if config.opponent == "expert" else {"expert"}
-        return self._aside.make(lambda: _deal(config, task), offers, slow)
+        return self._env_threads.make(lambda: _deal(config, task), offers, slow)
 
     @cached_property
-    def _aside(self) -> EnvThreads:
+    def _env_threads(self) -> EnvThreads:
         return EnvThreads(os.cpu_count() or 1, "openspiel")
 
 

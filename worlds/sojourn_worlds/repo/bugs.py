@@ -107,6 +107,9 @@ def _outcome(function: Any, case: Case) -> str:
 
     def count(frame: Any, event: str, _: Any) -> Any:
         nonlocal left
+        # The collector may run finalizers of objects that have nothing to do with the case: they are not stopped.
+        if frame.f_code.co_filename != function.__code__.co_filename:
+            return None
         left -= 1
         if left < 0:
             raise TimeoutError

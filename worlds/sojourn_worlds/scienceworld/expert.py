@@ -170,14 +170,14 @@ def way(start: str, end: str) -> list[str]:
 
 def plan(trial: Trial, gold: Sequence[str], actions_taken: Sequence[str], home: str, experiment: str) -> list[str]:
     """Returns actions that earn everything after those that were taken; empty where none are found."""
-    for path in (brief(gold), list(gold)):
+    for path in (shortened(gold), list(gold)):
         for attempt in attempts(trial, path, actions_taken, home, experiment):
             if attempt():
                 return trial.done
     return []
 
 
-def brief(gold: Sequence[str]) -> list[str]:
+def shortened(gold: Sequence[str]) -> list[str]:
     """Replaces ten looks or waits in a row by one long wait, which takes as much time."""
     path: list[str] = []
     for action, same in itertools.groupby(gold):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sojourn.envs.about import About
@@ -23,8 +23,8 @@ from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.protocols import Env
 from sojourn.tasks import Generated
 from sojourn.tasks.splits import first_seed
-from sojourn.types import Task
-from sojourn_worlds.shop.goals import make_goal, seed_of
+from sojourn.types import Episode, Task
+from sojourn_worlds.shop.goals import goal_of_purchase, make_goal, seed_of, split_of
 from sojourn_worlds.shop.original import Original, find_products_file, load
 from sojourn_worlds.shop.original import make_goal as make_original_goal
 from sojourn_worlds.shop.reward import Goal
@@ -152,7 +152,22 @@ class Shop:
             return make_original_goal(
                 self._original(self.data), task.data["wish"], task.seed, priced=task.data["price_limit"]
             )
-        return make_goal(self.store.catalogue, task.seed, task.data)
+        made = goal_of_purchase if "bought" in task.data else make_goal
+        return made(self.store.catalogue, task.seed, task.data)
+
+    def relabelled(self, episode: Episode) -> Sequence[Task]:
+        """Returns the task that asks for what an episode bought; none where that is a target of the other split, or
+        where the goals are WebShop's own sentences."""
+        task, [trajectory] = episode.task, episode.trajectories
+        texts = (turn.message.text for turn in trajectory.turns if turn.message is not None)
+        state = self.store.purchase(texts) if self.data is None else None
+        if state is None:
+            return []
+        product = self.store.catalogue.by_id[state.product]
+        if split_of(self.store.catalogue, product) != task.split:
+            return []
+        bought = {"product": product.id, "options": dict(state.chosen)}
+        return [replace(task, data={**task.data, "bought": bought})]
 
     def _original(self, data: str) -> Original:
         return load(find_products_file(data), self.products, self.catalogue_seed)

@@ -41,6 +41,24 @@ def make_goal(catalogue: Catalogue, seed: int, size: Mapping[str, Any]) -> Goal:
     return Goal(text, target, attributes, options, limit)
 
 
+def goal_of_purchase(catalogue: Catalogue, seed: int, data: Mapping[str, Any]) -> Goal:
+    """Returns the goal that a purchase fulfils: `data["bought"]` names the product and has the options chosen for it.
+
+    It asks for all of these, and for attributes and a price limit as a goal that is made from the seed would.
+    """
+    rng = random.Random(f"purchase {seed}")
+    target, options = catalogue.by_id[data["bought"]["product"]], tuple(sorted(data["bought"]["options"].items()))
+    attributes = _attributes(rng, target, data["attributes"], hidden=data["hidden"])
+    limit = price_limit(rng, target.cost(dict(options))) if data["price_limit"] else None
+    text = _sentence(rng, target.kind, attributes, options) + limit_text(limit) + "."
+    return Goal(text, target, attributes, options, limit)
+
+
+def split_of(catalogue: Catalogue, product: Product) -> str:
+    """Returns the split in whose tasks a product may be the target."""
+    return "test" if catalogue.products.index(product) % TENTHS == TENTHS - 1 else "train"
+
+
 def _attributes(rng: random.Random, target: Product, count: int, *, hidden: bool) -> tuple[str, ...]:
     """Draws attributes; those that the title names come first, unless they are to be hidden."""
     in_title, others = target.attributes[:TITLE_ATTRIBUTES], target.attributes[TITLE_ATTRIBUTES:ATTRIBUTES]

@@ -7,6 +7,7 @@ features. They differ in that a results line is short, reviews and images are mi
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -96,6 +97,20 @@ class Store:
             if link.label.lower() == action.argument.lower():
                 return link.to
         raise ActionError(f'There is no "{action.argument[:30]}" to click here.')
+
+    def purchase(self, texts: Iterable[str]) -> State | None:
+        """Returns the state in which the actions of a play buy something, None where they do not; those that are
+        refused change nothing."""
+        state = SEARCH_PAGE
+        for text in texts:
+            try:
+                after = self.apply(state, parse(text))
+            except ActionError:
+                continue
+            if after is None:
+                return state
+            state = after
+        return None
 
     def links(self, state: State) -> list[Link]:
         return [piece for line in self.lines(state) for piece in line if isinstance(piece, Link)]

@@ -207,7 +207,9 @@ class SocialEnv:
         heard = talk.heard or f"You begin. {OTHER[talk.current_seat].capitalize()} listens."
         system: tuple[Message, ...] = ()
         if seat not in self.briefed:
-            system = (Message(Role.SYSTEM, f"{self.interface.system}\n{player.brief(talk, talk.current_seat)}"),)
+            system = (
+                Message(Role.SYSTEM, f"{self.interface.system}\n{player.private_system_text(talk, talk.current_seat)}"),
+            )
             self.briefed |= {seat}
         tools = () if self.interface.form == "text" else tuple(m.tool for m in self.interface.methods.values())
         choices = tuple(player.choices(talk)) if self.choices else ()

@@ -50,7 +50,7 @@ def choices(talk: Talk) -> list[str]:
     return [*asks, *tells, *offers, *(["accept()"] if talk.bid else []), "leave()"]
 
 
-def brief(talk: Talk, seat: str) -> str:
+def private_system_text(talk: Talk, seat: str) -> str:
     """Returns the private part of a seat's system prompt."""
     scene = talk.scene
     lines = [f"{scene.about} You are {seat.capitalize()}. Your points:"]

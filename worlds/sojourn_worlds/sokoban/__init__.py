@@ -15,14 +15,24 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+from sojourn.abilities import Bounds
 from sojourn.envs.about import About
 from sojourn.envs.fields import SIZES, require_one_of, require_within
-from sojourn.errors import ActionError
+from sojourn.errors import ActionError, ConfigError
 from sojourn.tasks.splits import family_of_task, make_tasks_from_fields
 from sojourn.types import Message, Role, Task
-from sojourn_worlds.sokoban.levels import MOVES, Boxes, Level, Size, level_of, next_step, plan
+from sojourn_worlds.sokoban.levels import (
+    MAX_ATTEMPTS_WHEN_MADE,
+    MOVES,
+    Boxes,
+    Level,
+    Size,
+    level_of,
+    next_step,
+    plan,
+)
 from sojourn_worlds.sokoban.picture import picture
 from sojourn_worlds.turn_based import TurnBasedEnv, pick
 
@@ -82,10 +92,25 @@ class Sokoban:
     def tasks(self, split: str) -> Sequence[Task]:
         return make_tasks_from_fields("sokoban", self, split)
 
+    def bounds(self, like: Task) -> Mapping[str, Bounds]:
+        return {"size": Bounds(5, 12), "boxes": Bounds(1, 5), "walls": Bounds(0, 0.3, 0.05), "pulls": Bounds(1, 100, 2)}
+
+    def make_task(self, like: Task, data: Mapping[str, Any], seed: int) -> Task | None:
+        """Returns the task where one of the first `MAX_ATTEMPTS_WHEN_MADE` levels of the seed is solved in time."""
+        task = Task(like.env, dict(data), seed, "train")
+        try:
+            level_of(seed, "train", family_of_task(self, task).drawn_as, MAX_ATTEMPTS_WHEN_MADE)
+        except ConfigError:
+            return None
+        return task
+
+    @property
+    def drawn_as(self) -> Size:
+        return Size(self.size, self.boxes, self.walls, self.pulls, self.turns)
+
     def make(self, task: Task) -> TurnBasedEnv:
         config = family_of_task(self, task)
-        size = Size(config.size, config.boxes, config.walls, config.pulls, config.turns)
-        level = level_of(task.seed, task.split, size)
+        level = level_of(task.seed, task.split, config.drawn_as)
         return TurnBasedEnv(
             Board(config, level, level.boxes, level.player), policy_seat="agent", choices=config.choices
         )

@@ -23,6 +23,7 @@ from sojourn.tasks.splits import SPLITS
 MAX_STATES = 20_000  # that the solver looks at before it gives up
 MAX_STATES_WHEN_DRAWN = 1_000  # the same when a level is drawn: one that takes more is not used
 MAX_ATTEMPTS = 4_000  # draws of a layout before a config counts as impossible
+MAX_ATTEMPTS_WHEN_MADE = 80  # the same before a task that a curriculum proposes counts as impossible
 MOVES = ("up", "down", "left", "right")
 Boxes = frozenset[int]
 
@@ -237,9 +238,9 @@ def moves(level: Level) -> int | None:
 
 
 @lru_cache(64)  # a group plays one task many times
-def level_of(seed: int, split: str, size: Size) -> Level:
+def level_of(seed: int, split: str, size: Size, attempts: int = MAX_ATTEMPTS) -> Level:
     """Returns the seed's first level whose hash falls to the split and that the solver solves in half the turns."""
-    for attempt in range(MAX_ATTEMPTS):
+    for attempt in range(attempts):
         rng = random.Random(f"sokoban {split} {seed} {attempt}")
         level = _draw(rng, size._replace(pulls=max(1, size.pulls - attempt // 40)))
         if level is not None and SPLITS[int(level.digest[:8], 16) % 2] == split:

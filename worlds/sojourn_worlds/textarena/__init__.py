@@ -82,10 +82,10 @@ class TextArena:
             match = Match(config.game, task.seed, config.turns, names, policy_seat, config.partial)
             return TurnBasedEnv(match, others, policy_seat=policy_seat, choices=config.choices, has_expert=has_expert)
 
-        return self._aside.make(make_env, {"fork", "state_key"} | ({"expert"} if has_expert else set()))
+        return self._env_threads.make(make_env, {"fork", "state_key"} | ({"expert"} if has_expert else set()))
 
     @cached_property
-    def _aside(self) -> EnvThreads:
+    def _env_threads(self) -> EnvThreads:
         """Returns the pool with its one thread: pure Python code would only slow itself down on several."""
         return EnvThreads(1, "textarena")
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sojourn.abilities import ExportedModel
+from sojourn.abilities import ExportedModel, HasChatTemplate
 from sojourn.backends.torch.models import loading, lora
 from sojourn.backends.torch.models.gguf_export import save_gguf
-from sojourn.backends.torch.models.tiny import CHAT_TEMPLATE
 from sojourn.errors import ConfigError, ModelError
 from sojourn.models.spec import Model
+from sojourn.protocols import RendererConfig
 
 USE_WHOLE = """from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -35,10 +35,11 @@ model = Llama("model.gguf", verbose=False)
 reply = model.create_chat_completion([{"role": "user", "content": "Hello"}], max_tokens=64)
 print(reply["choices"][0]["message"]["content"])
 """
+USES = {"lora": ("peft", USE_ADAPTERS), "gguf": ("llama.cpp", USE_GGUF)}  # of formats that transformers does not load
 
 
 def export(
-    model: Model, renderer: Any, seed: int, weights: Path | None, format: str, dtype: str, out: Path
+    model: Model, renderer: RendererConfig, seed: int, weights: Path | None, format: str, dtype: str, out: Path
 ) -> ExportedModel:
     """Writes the model with the weights of a checkpoint, or as it was before training, into an empty folder."""
     if format in ("merged", "lora") and model.lora is None:
@@ -48,7 +49,10 @@ def export(
     loaded = loading.load(model.name, "fp32", seed, model.revision)
     if loaded.tokenizer is None:
         raise ModelError(f"model '{model.name}' has no tokenizer: expected a tokenizer.json beside its weights")
-    _fill_tokenizer(loaded)
+    bound = renderer.bind(loaded.tokenizer, loaded.template)
+    stops = bound.stops
+    if isinstance(bound, HasChatTemplate):
+        loaded.tokenizer.chat_template = bound.chat_template
     trained = with_weights(loaded.model, model.lora, weights)
     parameters = sum(parameter.numel() for parameter in loaded.model.parameters())
     with loading.quiet():
@@ -56,20 +60,21 @@ def export(
             _save_adapters(trained, model, out)
         else:
             whole = trained if model.lora is None else trained.merge_and_unload()
-            stops = list(renderer.bind(loaded.tokenizer, loaded.template).stops)  # the first ends a turn
             if format == "gguf":
-                save_gguf(whole, loaded.tokenizer, next(iter(stops), None), dtype, model.name, out)
+                save_gguf(whole, loaded.tokenizer, stops, dtype, model.name, out)
             else:
                 _save_whole(whole, sorted(stops), dtype, out)
         if format != "gguf":
             loaded.tokenizer.save_pretrained(out)
     source = loading.resolve(model.name, model.revision)
+    library, use = USES.get(format, ("transformers", USE_WHOLE))
     return ExportedModel(
-        base=f"{model.name} ({loading.identity(source)})",
+        base=f"{model.name} ({'; '.join(filter(None, (loading.quantised(source), loading.identity(source))))})",
         licence=loading.licence(source),
         architecture=str(loaded.model.config.model_type),
         parameters=parameters,
-        use={"lora": USE_ADAPTERS, "gguf": USE_GGUF}.get(format, USE_WHOLE),
+        library=library,
+        use=use,
     )
 
 
@@ -84,12 +89,6 @@ def with_weights(model: Any, spec: Any, weights: Path | None) -> Any:
         parameters = {name: p for name, p in trained.named_parameters() if p.requires_grad}
         load_weights(weights, parameters, None, weights_only=True)
     return trained.eval()
-
-
-def _fill_tokenizer(loaded: loading.Loaded) -> None:
-    """Gives a tokenizer without a chat template the one in whose format the policy was trained."""
-    if loaded.tokenizer.chat_template is None and loaded.template == "chatml":
-        loaded.tokenizer.chat_template = CHAT_TEMPLATE
 
 
 def _save_whole(model: Any, stops: list[int], dtype: str, out: Path) -> None:

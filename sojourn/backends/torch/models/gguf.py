@@ -11,6 +11,7 @@ import io
 import logging
 import os
 import shutil
+import struct
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -24,6 +25,9 @@ from sojourn.files import open_regular
 LOG = logging.getLogger(__name__)
 CONVERSION = 1  # increased when the conversion changes, so that older conversions are replaced
 EDGE_BYTES = 1 << 20
+HEAD_BYTES = 1 << 16  # at the beginning of a GGUF file, in which its architecture is looked for
+TEXT = 8  # the kind of a field of a GGUF file that is a text
+BYTES_OF_KIND = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # of fields that are numbers
 PROBES = (
     "Hello, world",
     "  two  spaces\n\n and lines\t",
@@ -88,6 +92,35 @@ def _file(name: str, package: Package, owner: str, file: str) -> Path:
 def converted(name: str, files: tuple[Path, ...]) -> Path:
     """Returns the folder in the cache for the conversion of these files, whether or not they have been converted."""
     return cache() / "models" / f"{name}-{digest_of_edges(files, f'{CONVERSION}')[:12]}"
+
+
+def architecture(file: Path) -> str:
+    """Returns the architecture that a GGUF file names among the first of its fields; empty where none of them does."""
+    with open_regular(file) as stream:
+        start = stream.read(HEAD_BYTES)
+    try:
+        (count,), at = struct.unpack_from("<Q", start, 16), 24  # after the magic, the version and a count of tensors
+        for _ in range(count):
+            key, at = _text(start, at)
+            (kind,), at = struct.unpack_from("<I", start, at), at + 4
+            if kind == TEXT:
+                value, at = _text(start, at)
+                if key == "general.architecture":
+                    return value
+            elif kind in BYTES_OF_KIND:
+                at += BYTES_OF_KIND[kind]
+            else:  # a list, such as the tokens, which come last
+                return ""
+    except (struct.error, UnicodeDecodeError):
+        pass
+    return ""
+
+
+def _text(data: bytes, at: int) -> tuple[str, int]:
+    """Returns the text at a place of a GGUF file, and the place behind it."""
+    (length,) = struct.unpack_from("<Q", data, at)
+    (text,) = struct.unpack_from(f"{length}s", data, at + 8)
+    return text.decode(), at + 8 + length
 
 
 def digest_of_edges(files: tuple[Path, ...], salt: str = "") -> str:

@@ -5,7 +5,7 @@ What llama.cpp would compute otherwise than the model is refused, or kept out by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,9 @@ ARCHITECTURES = {
 }
 
 
-def save_gguf(model: Any, tokenizer: Any, stop: int | None, dtype: str, name: str, folder: Path) -> None:
-    """Writes the model with its tokenizer to `model.gguf` in the folder. Matrices are fp32 or bf16, vectors fp32."""
+def save_gguf(model: Any, tokenizer: Any, stops: Sequence[int], dtype: str, name: str, folder: Path) -> None:
+    """Writes the model with its tokenizer to `model.gguf` in the folder. Matrices are fp32 or bf16, vectors fp32;
+    `stops` end a turn."""
     try:
         import gguf
     except ImportError:
@@ -60,7 +61,7 @@ def save_gguf(model: Any, tokenizer: Any, stop: int | None, dtype: str, name: st
     _add_shape(writer, config, gguf)
     bf16 = dtype == "bf16"
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16 if bf16 else gguf.LlamaFileType.ALL_F32)
-    add_tokenizer(writer, tokenizer, config.vocab_size, stop)
+    add_tokenizer(writer, tokenizer, config.vocab_size, stops)
     for tensor, values in _tensors(model, form, gguf):
         if bf16 and values.ndim == 2:
             kind = gguf.GGMLQuantizationType.BF16

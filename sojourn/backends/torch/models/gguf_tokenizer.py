@@ -6,7 +6,7 @@ Three kinds are known there: byte-level BPE ("gpt2"), BPE with byte fallback ("l
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sojourn.errors import ModelError
@@ -20,8 +20,9 @@ SPLITS = {LETTERS + r"\p{N}" + REST: "qwen2", LETTERS + r"\p{N}{1,3}" + REST: "l
 NORMAL, UNKNOWN, CONTROL, ADDED, UNUSED, BYTE = range(1, 7)  # the types of tokens
 
 
-def add_tokenizer(writer: Any, tokenizer: Any, size: int, stop: int | None) -> None:
-    """Adds the tokenizer to a `gguf.GGUFWriter`. The model has `size` embeddings; `stop` ends a turn."""
+def add_tokenizer(writer: Any, tokenizer: Any, size: int, stops: Sequence[int]) -> None:
+    """Adds the tokenizer to a `gguf.GGUFWriter`. The model has `size` embeddings; `stops` end a turn, the first
+    that of a text."""
     data = json.loads(tokenizer.backend_tokenizer.to_str())
     model, types = data["model"], _types(data, size)
     tokens = _tokens(model, data["added_tokens"], size)
@@ -48,10 +49,10 @@ def add_tokenizer(writer: Any, tokenizer: Any, size: int, stop: int | None) -> N
     writer.add_token_list(tokens)
     writer.add_token_types(types)
     writer.add_add_space_prefix(False)
-    _add_special(writer, tokenizer, stop)
+    _add_special(writer, tokenizer, stops)
 
 
-def _add_special(writer: Any, tokenizer: Any, stop: int | None) -> None:
+def _add_special(writer: Any, tokenizer: Any, stops: Sequence[int]) -> None:
     """Adds the special tokens, which of them are put around every text, and the chat template."""
     around = (
         tokenizer.build_inputs_with_special_tokens([]) if hasattr(tokenizer, "build_inputs_with_special_tokens") else []
@@ -59,9 +60,10 @@ def _add_special(writer: Any, tokenizer: Any, stop: int | None) -> None:
     around = around or tokenizer("").input_ids
     writer.add_add_bos_token(tokenizer.bos_token_id is not None and tokenizer.bos_token_id in around)
     writer.add_add_eos_token(False)
+    ends = (writer.add_eos_token_id, writer.add_eot_token_id, writer.add_eom_token_id)  # llama.cpp ends at each
     for add, token in (
+        *zip(ends, stops or [tokenizer.eos_token_id], strict=False),
         (writer.add_bos_token_id, tokenizer.bos_token_id),
-        (writer.add_eos_token_id, tokenizer.eos_token_id if stop is None else stop),
         (writer.add_unk_token_id, tokenizer.unk_token_id),
         (writer.add_pad_token_id, tokenizer.pad_token_id),
     ):

@@ -91,6 +91,13 @@ def identity(source: Source) -> str:
     return f"{gguf.version(source.name)}, {digest}" if source.kind is Kind.PACKAGE else digest
 
 
+def quantised(source: Source) -> str:
+    """Returns what a model is that comes from quantised weights, made whole again before it is trained; else ""."""
+    names = [file.name for file in source.files] if source.kind in (Kind.PACKAGE, Kind.GGUF) else []
+    bits = re.search(r"(?:^|[.\-_])I?Q(\d)(?:_|\.|-)", names[0]) if names else None
+    return f"the weights of {names[0]}, rounded to {bits[1]} bits there and made whole again" if bits else ""
+
+
 def licence(source: Source) -> str:
     """Returns the licence of a model, as an SPDX identifier where it has one; "unknown" where neither its package nor
     the README.md beside its weights says."""
@@ -106,8 +113,10 @@ def licence(source: Source) -> str:
 
 
 def model_type(source: Source) -> str:
-    """Returns the kind of a model, as its config.json names it; empty where that is not on this machine yet, and for a
-    model that is built from scratch."""
+    """Returns the kind of a model, as its config.json names it, or the GGUF file that it is to be converted from; empty
+    where neither is on this machine yet, and for a model that is built from scratch."""
+    if not source.ready and source.kind in (Kind.PACKAGE, Kind.GGUF):
+        return gguf.architecture(source.files[0])
     if source.kind is Kind.TINY or not source.ready:
         return ""
     try:

@@ -27,7 +27,7 @@ class Cost:
     layers: tuple[int, ...]  # the activations of each layer
     inputs: int  # the input of one layer, kept where the layer is recomputed
 
-    def recomputed(self, tokens: int, max_bytes: float) -> int:
+    def count_to_recompute(self, tokens: int, max_bytes: float) -> int:
         """Returns how many of the first layers to recompute: as few as keep the rest within the budget, or all."""
         for count in range(len(self.layers)):
             if (count * self.inputs + sum(self.layers[count:])) * tokens <= max_bytes:

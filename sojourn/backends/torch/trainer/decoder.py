@@ -15,8 +15,8 @@ from sojourn.batch import share
 class Decoder:
     """The decoder layers of a transformers model. Layers of a form that our kernel supports are computed by it.
 
-    `recomputed` says which layers to checkpoint so that activations stay within `activation_bytes`. With `bf16`, on a
-    CPU, the factors of matrix products are bf16 and everything else is fp32.
+    `layers_to_recompute` says which layers to checkpoint so that activations stay within `activation_bytes`. With
+    `bf16`, on a CPU, the factors of matrix products are bf16 and everything else is fp32.
     """
 
     def __init__(self, model: Any, *, bf16: bool, kernel: bool = True, activation_bytes: float = float("inf")) -> None:
@@ -42,12 +42,12 @@ class Decoder:
         hidden = output.last_hidden_state[0]
         return hidden if self.fused else hidden.index_select(0, rows)
 
-    def recomputed(self, tokens: int) -> Sequence[Any]:
+    def layers_to_recompute(self, tokens: int) -> Sequence[Any]:
         """Returns the layers to checkpoint (recompute in the backward pass) in a pass of this many tokens."""
         layers = activations.layers_of(self.base.get_decoder())
         if self._cost is None:
             self._cost = activations.measure(layers, self.probe)
-        return layers[: self._cost.recomputed(tokens, self.activation_bytes)]
+        return layers[: self._cost.count_to_recompute(tokens, self.activation_bytes)]
 
     def probe(self, tokens: int) -> None:
         """Passes one sequence of this length."""

@@ -51,7 +51,8 @@ class HeadQuery:
         bf16: bool,
         chunk_bytes: int,
     ) -> HeadQuery:
-        """Asks for `tokens` (n,) in the places `where` (n,) of a batch, as those were sampled.
+        """Asks for `tokens` (n,) at the indices `where` (n,) of a batch, under the temperature and the allowed tokens
+        of those that were sampled there.
 
         The logits of a chunk take at most `chunk_bytes`, or are one row.
         """
@@ -67,7 +68,7 @@ class HeadQuery:
         )
 
     def chunks(self) -> Iterator[slice]:
-        return _slices(0, len(self.tokens), self.chunk_rows)
+        return slices(0, len(self.tokens), self.chunk_rows)
 
     def forbidden(self, block: slice, like: torch.Tensor) -> torch.Tensor | None:
         """Returns a mask, True at the tokens that a row of the block does not allow; None where all are allowed."""
@@ -97,8 +98,8 @@ def score(hidden: torch.Tensor, head: Any, query: HeadQuery) -> HeadOutput:
 @torch.no_grad()
 def top_token(hidden: torch.Tensor, head: Any, query: HeadQuery) -> torch.Tensor:
     """Returns the most likely of the allowed tokens of each row: (n,)."""
-    table = _table(head.weight, query)
-    parts = [_logits(hidden, table, head.bias, query, rows).argmax(1) for rows in query.chunks()]
+    table = table_of(head.weight, query)
+    parts = [logits_of(hidden, table, head.bias, query, rows).argmax(1) for rows in query.chunks()]
     return torch.cat([query.tokens[:0], *parts])
 
 
@@ -107,12 +108,12 @@ class _Head(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, query: HeadQuery
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        count, table = len(hidden), _table(weight, query)
+        count, table = len(hidden), table_of(weight, query)
         logsumexp, logprobs, entropy = (hidden.new_zeros(count, dtype=torch.float32) for _ in range(3))
         logits = hidden.new_zeros(0)
         for rows in query.chunks():
-            logits = _logits(hidden, table, bias, query, rows)
-            for block in _blocks(rows, logits):
+            logits = logits_of(hidden, table, bias, query, rows)
+            for block in blocks(rows, logits):
                 block_logits = logits[block.start - rows.start : block.stop - rows.start]
                 top = block_logits.amax(1, keepdim=True)
                 gap = block_logits - top
@@ -134,41 +135,41 @@ class _Head(torch.autograd.Function):
         ctx: Any, *grads: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
         hidden, weight, bias, logsumexp, entropy = ctx.saved_tensors
-        query, table, hidden_grad = ctx.query, _table(weight, ctx.query), torch.zeros_like(hidden)
+        query, table, hidden_grad = ctx.query, table_of(weight, ctx.query), torch.zeros_like(hidden)
         weight_grad = bias_grad = None
         for rows in query.chunks():
-            logits = ctx.kept if ctx.kept is not None else _logits(hidden, table, bias, query, rows)
+            logits = ctx.kept if ctx.kept is not None else logits_of(hidden, table, bias, query, rows)
             ctx.kept = None  # overwritten here
-            for block in _blocks(rows, logits):
+            for block in blocks(rows, logits):
                 block_logits = logits[block.start - rows.start : block.stop - rows.start]
                 _differentiate(block_logits, query, block, logsumexp, entropy, grads)
             hidden_grad[rows] = product.linear(logits, table.T, bf16=query.bf16)
             if ctx.needs_input_grad[1]:
-                weight_grad = _sum(weight_grad, product.linear(logits.T, hidden[rows].T, bf16=query.bf16))
+                weight_grad = added(weight_grad, product.linear(logits.T, hidden[rows].T, bf16=query.bf16))
             if ctx.needs_input_grad[2]:
-                bias_grad = _sum(bias_grad, logits.sum(0))
+                bias_grad = added(bias_grad, logits.sum(0))
         parameter_grads = (None if g is None else g.to(weight.dtype) for g in (weight_grad, bias_grad))
         return hidden_grad, *parameter_grads, None
 
 
-def _slices(start: int, stop: int, size: int) -> Iterator[slice]:
+def slices(start: int, stop: int, size: int) -> Iterator[slice]:
     for first in range(start, stop, size):
         yield slice(first, min(first + size, stop))
 
 
-def _blocks(rows: slice, logits: torch.Tensor) -> Iterator[slice]:
+def blocks(rows: slice, logits: torch.Tensor) -> Iterator[slice]:
     """Yields runs of a chunk's rows whose logits fit the processor's cache; on an accelerator, all rows at once."""
     size = BLOCK_BYTES // (4 * logits.shape[1]) if logits.device.type == "cpu" else len(logits)
-    return _slices(rows.start, rows.stop, max(1, size))
+    return slices(rows.start, rows.stop, max(1, size))
 
 
-def _logits(
+def logits_of(
     hidden: torch.Tensor, table: torch.Tensor, bias: torch.Tensor | None, query: HeadQuery, rows: slice
 ) -> torch.Tensor:
     """Returns the logits (rows, V) in fp32, soft-capped, over the temperature and constrained, in new memory."""
     with torch.autocast(hidden.device.type, enabled=False):
         logits = product.linear(hidden[rows], table, bias, bf16=query.bf16)
-    for block in _blocks(rows, logits):
+    for block in blocks(rows, logits):
         block_logits = logits[block.start - rows.start : block.stop - rows.start]
         if query.cap:
             block_logits.div_(query.cap).tanh_().mul_(query.cap)
@@ -207,10 +208,10 @@ def _differentiate(
         block_logits.masked_fill_(forbidden, 0.0)
 
 
-def _sum(before: torch.Tensor | None, more: torch.Tensor) -> torch.Tensor:
+def added(before: torch.Tensor | None, more: torch.Tensor) -> torch.Tensor:
     return more if before is None else before.add_(more)
 
 
-def _table(weight: torch.Tensor, query: HeadQuery) -> torch.Tensor:
+def table_of(weight: torch.Tensor, query: HeadQuery) -> torch.Tensor:
     """Returns the weights as every chunk multiplies by them: in bf16 on an accelerator; on a CPU the kernel rounds."""
     return weight.to(torch.bfloat16) if query.bf16 and weight.device.type != "cpu" else weight

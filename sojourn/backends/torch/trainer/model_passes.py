@@ -6,7 +6,7 @@ A batch is divided into micro-batches, in each of which a shared prefix is compu
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -20,10 +20,11 @@ from sojourn.backends.torch.trainer.decoder import Decoder
 from sojourn.backends.torch.trainer.pass_io import MicroBatch
 from sojourn.backends.torch.trainer.rounds import rounds
 from sojourn.backends.torch.trainer.worker_pool import WorkerPool
-from sojourn.protocols import PassOutput
-from sojourn.types import Batch, FloatArray, Forward, IntArray
+from sojourn.protocols import Forward, PassOutput
+from sojourn.types import Batch, FloatArray, IntArray
 
 T = TypeVar("T")
+NOTHING: Mapping[str, pass_columns.Compute] = {}
 
 
 class ModelPasses:
@@ -67,7 +68,7 @@ class ModelPasses:
         self.pool.close()
 
     def score(self, batch: Batch, needs: frozenset[str], tokens: IntArray) -> Forward:
-        """Scores `tokens` (N,) in the places of those that carry weight. `needs` may name "critic" and pass columns."""
+        """Scores `tokens` (N,) at the indices of those with weight. `needs` may name "critic" and pass columns."""
         logprobs, entropy, values, next_values = np.zeros((4, len(batch)), dtype=np.float32)
         columns = {name: np.zeros(len(batch), dtype=pass_columns.COLUMNS[name].dtype) for name in needs - {"critic"}}
         scored = {"logprobs": logprobs, "entropy": entropy, "values": values, "next_values": next_values, **columns}
@@ -75,20 +76,20 @@ class ModelPasses:
         @torch.no_grad()
         def score_micro_batch(micro_batch: MicroBatch) -> None:
             where = np.flatnonzero(micro_batch.batch.weight)
-            out = self.forward(micro_batch, where, needs, tokens[micro_batch.places[where]], after="critic" in needs)
+            out = self.forward(micro_batch, where, needs, tokens[micro_batch.indices[where]], after="critic" in needs)
             computed = {"logprobs": out.logprobs, "entropy": out.entropy, **out.columns}
             if "critic" in needs:
                 computed["values"], computed["next_values"] = out.values.split(len(where))
             for name, tensor in computed.items():
-                scored[name][micro_batch.places[where]] = tensor.cpu().numpy()
+                scored[name][micro_batch.indices[where]] = tensor.cpu().numpy()
 
         for _ in self.run(list(self.rounds(batch)), score_micro_batch):
             pass
         return Forward(logprobs, entropy, values, next_values, columns)
 
-    def hidden_states(self, batch: Batch, places: IntArray) -> FloatArray:
-        """Returns the last hidden states (P, H), in fp32, after the tokens at these places."""
-        distinct, back = np.unique(places, return_inverse=True)
+    def hidden_states(self, batch: Batch, indices: IntArray) -> FloatArray:
+        """Returns the last hidden states (P, H), in fp32, after the tokens at these indices."""
+        distinct, back = np.unique(indices, return_inverse=True)
         row_of = np.full(len(batch), -1)
         row_of[distinct] = np.arange(len(distinct))
         marked = replace(batch, weight=(row_of >= 0).astype(np.float32))
@@ -100,7 +101,7 @@ class ModelPasses:
             where = np.flatnonzero(micro_batch.batch.weight)
             nodes, row = np.unique(micro_batch.tree.node[where], return_inverse=True)
             hidden = self.decoder(micro_batch.tree, torch.from_numpy(nodes).to(self.device))
-            states[row_of[micro_batch.places[where]]] = hidden.float().cpu().numpy()[row]
+            states[row_of[micro_batch.indices[where]]] = hidden.float().cpu().numpy()[row]
 
         for _ in self.run(list(self.rounds(marked)), read_micro_batch):
             pass
@@ -126,12 +127,20 @@ class ModelPasses:
         return zip(micro_batches, self.pool.run(tasks) if parallel else (task() for task in tasks), strict=True)
 
     def forward(
-        self, micro_batch: MicroBatch, where: IntArray, needs: frozenset[str], tokens: IntArray, *, after: bool = False
+        self,
+        micro_batch: MicroBatch,
+        where: IntArray,
+        needs: frozenset[str],
+        tokens: IntArray,
+        *,
+        after: bool = False,
+        further: Mapping[str, pass_columns.Compute] = NOTHING,
     ) -> PassOutput:
-        """Passes a micro-batch's tree through the model, and scores `tokens` (n,) in the places `where` (n,) of it.
+        """Passes a micro-batch's tree through the model, and scores `tokens` (n,) at the indices `where` (n,) of it.
 
         Only hidden states that predict one of them go through the vocabulary head. The critic's values are those before
-        each token; with `after`, those after each follow them: (2 n,).
+        each token; with `after`, those after each follow them: (2 n,). `further` are columns beside those of
+        `pass_columns`.
         """
         batch, tree, base = micro_batch.batch, micro_batch.tree, self.decoder.base
         if np.isin(where, batch.offsets).any():
@@ -142,16 +151,14 @@ class ModelPasses:
         hidden = self.decoder(tree, nodes)
         # index_select: its gradient adds up repeated rows in one order, that of indexing does not
         before = hidden.index_select(0, row[: len(where)])
-        linear, cap = base.get_output_embeddings(), getattr(base.config, "final_logit_softcapping", None)
-        query = head.HeadQuery.of(
-            batch, where, tokens, linear, cap=cap, bf16=self._bf16, chunk_bytes=self._logits_bytes
-        )
+        linear, query = base.get_output_embeddings(), self.query(batch, where, tokens)
         logprobs, entropy = head.score(before, linear, query)
         columns = {
             name: column.compute(before, linear, query)
             for name, column in pass_columns.COLUMNS.items()
             if name in needs
         }
+        columns |= {name: compute(before, linear, query) for name, compute in further.items()}
         values = torch.zeros(0)
         if "critic" in needs:
             if self.critic is None:
@@ -159,7 +166,20 @@ class ModelPasses:
             values = self.critic(tree, nodes, hidden).index_select(0, row)
         return PassOutput(logprobs, entropy if "entropy" in needs else entropy.detach(), values, columns)
 
-    def recomputed(self, tokens: int, needs: frozenset[str]) -> list[Any]:
+    def query(self, batch: Batch, where: IntArray, tokens: IntArray) -> head.HeadQuery:
+        """Asks the vocabulary head for `tokens` (n,) at the indices `where` (n,) of a batch."""
+        base = self.decoder.base
+        return head.HeadQuery.of(
+            batch,
+            where,
+            tokens,
+            base.get_output_embeddings(),
+            cap=getattr(base.config, "final_logit_softcapping", None),
+            bf16=self._bf16,
+            chunk_bytes=self._logits_bytes,
+        )
+
+    def layers_to_recompute(self, tokens: int, needs: frozenset[str]) -> list[Any]:
         """Returns the layers to checkpoint (recompute in the backward pass) in a pass of this many tokens."""
         own = self.critic.decoder if self.critic is not None and "critic" in needs else None
-        return [layer for decoder in (self.decoder, own) if decoder for layer in decoder.recomputed(tokens)]
+        return [layer for decoder in (self.decoder, own) if decoder for layer in decoder.layers_to_recompute(tokens)]

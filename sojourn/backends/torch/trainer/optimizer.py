@@ -11,30 +11,30 @@ from sojourn.errors import ModelError
 
 
 class Optimizer:
-    """The optimiser of one stage over parameters by name; its learning rate follows a schedule of `steps` updates."""
+    """The optimiser of one stage over parameters by name; its learning rate follows a schedule of `updates` updates."""
 
-    def __init__(self, parameters: Mapping[str, torch.nn.Parameter], optim: Any, steps: int) -> None:
-        self.parameters, self._optim, self._steps = parameters, optim, steps
+    def __init__(self, parameters: Mapping[str, torch.nn.Parameter], optim: Any, updates: int) -> None:
+        self.parameters, self._optim, self._updates = parameters, optim, updates
         betas = (optim.betas[0], optim.betas[1])
         self._adam = torch.optim.AdamW(
             list(parameters.values()), lr=optim.lr, betas=betas, weight_decay=optim.weight_decay, fused=True
         )
 
-    def clip(self, step: int, whose: str) -> float:
+    def clip(self, number: int, whose: str) -> float:
         """Clips the gradient's norm, and returns what it was; 0 without a gradient. Raises `ModelError` where it is not
         finite."""
         trained, limit = [p for p in self.parameters.values() if p.grad is not None], self._optim.clip_norm
         norm = torch.nn.utils.clip_grad_norm_(trained, limit or float("inf")) if trained else torch.zeros(1)
         if not torch.isfinite(norm):
             raise ModelError(
-                f"the {whose}'s gradient of update {step} of this stage is not finite: lower its lr, or look for huge "
-                "rewards, advantages or coefficients"
+                f"the {whose}'s gradient of update {number} of this stage is not finite: lower its lr, or look for "
+                "huge rewards, advantages or coefficients"
             )
         return float(norm)
 
-    def update(self, step: int) -> float:
-        """Takes update number `step`, from 0 on, and returns its learning rate; parameters without a gradient stay."""
-        lr = self._optim.lr * self._optim.schedule(step, self._steps)
+    def update(self, number: int) -> float:
+        """Takes an update, the first of number 0, and returns its learning rate; parameters without a gradient stay."""
+        lr = self._optim.lr * self._optim.schedule(number, self._updates)
         for group in self._adam.param_groups:
             group["lr"] = lr
         self._adam.step()

@@ -15,12 +15,14 @@ import torch
 from sojourn.backends.torch.trainer import head
 from sojourn.backends.torch.trainer.head import HeadQuery
 
+Compute = Callable[[torch.Tensor, Any, HeadQuery], torch.Tensor]  # returns (n,)
+
 
 class PassColumn(NamedTuple):
     """`compute` is given the hidden states that predict n tokens (n, H), the vocabulary head, and its query."""
 
     dtype: Any
-    compute: Callable[[torch.Tensor, Any, HeadQuery], torch.Tensor]  # returns (n,)
+    compute: Compute
 
 
 def top_logprob(hidden: torch.Tensor, linear: Any, query: HeadQuery) -> torch.Tensor:
@@ -32,3 +34,6 @@ COLUMNS: Mapping[str, PassColumn] = {
     "top_token": PassColumn(np.int64, head.top_token),
     "top_logprob": PassColumn(np.float32, top_logprob),
 }
+
+# Further ones, that compare the distribution in the place of each token with a teacher's: see `divergence`.
+OF_DISTRIBUTIONS = frozenset({"reverse_kl", "forward_kl", "jsd"})

@@ -14,15 +14,17 @@ from sojourn.types import Batch, FloatArray, IntArray
 
 
 class MicroBatch(NamedTuple):
-    """A micro-batch: some sequences of a batch, the indices of their tokens in it, and the tree of their prefixes."""
+    """A micro-batch with the tree of its prefixes; `indices` are those of its tokens in the batch that it is part
+    of."""
 
     batch: Batch
-    places: IntArray
+    indices: IntArray
     tree: share.Tree
 
     @classmethod
     def of(cls, batch: Batch, numbers: IntArray, spans: Sequence[IntArray]) -> MicroBatch:
-        """Takes the sequences of these numbers; `spans` has the indices of every sequence's tokens."""
+        """Takes the sequences of these numbers; `spans` has, for every sequence, the indices of its tokens in the whole
+        batch, of which `batch` may hold a part."""
         taken = batch.take(numbers)
         return cls(taken, np.concatenate([spans[s] for s in numbers]), share.merge(taken))
 
@@ -30,17 +32,17 @@ class MicroBatch(NamedTuple):
 def select_tokens(batch: Batch, where: IntArray, device: torch.device | str = "cpu") -> SelectedTokens:
     """Returns the columns of a batch at the indices `where` (n,), as tensors."""
 
-    def column(values: FloatArray) -> torch.Tensor:
+    def floats(values: FloatArray) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(values[where], dtype=np.float32)).to(device)
 
     def numbers(values: IntArray) -> torch.Tensor:
         return torch.from_numpy(np.unique(values[where], return_inverse=True)[1]).to(device)
 
     return SelectedTokens(
-        column(batch.weight),
-        column(batch.logprobs),
-        column(batch.advantages),
+        floats(batch.weight),
+        floats(batch.logprobs),
+        floats(batch.advantages),
         numbers(batch.turn),
         numbers(batch.sequence),
-        {name: column(values) for name, values in batch.streams.items()},
+        {name: floats(values) for name, values in batch.streams.items()},
     )

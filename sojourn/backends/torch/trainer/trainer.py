@@ -20,10 +20,11 @@ from sojourn.backends.torch.trainer.gradient_division import GradientDivision, G
 from sojourn.backends.torch.trainer.model_passes import ModelPasses
 from sojourn.backends.torch.trainer.optimizer import Optimizer
 from sojourn.backends.torch.trainer.pass_io import MicroBatch, select_tokens
+from sojourn.backends.torch.trainer.teachers import Teachers
 from sojourn.backends.torch.trainer.weight_files import OPTIMIZER, REFERENCE, load_weights, save_weights
-from sojourn.protocols import Loss
+from sojourn.protocols import Forward, Loss
 from sojourn.timeline import Timeline
-from sojourn.types import Batch, FloatArray, Forward, IntArray
+from sojourn.types import Batch, FloatArray, IntArray
 
 T = TypeVar("T")
 UPDATE = "update"  # the name of the objective that is minimised; losses may name further ones
@@ -51,6 +52,7 @@ class TorchTrainer:
         self, passes: ModelPasses, send: Callable[[Weights, int], Awaitable[None]], timeline: Timeline | None = None
     ) -> None:
         self.passes, self.model, self.critic, self.version = passes, passes.model, passes.critic, 0
+        self.teachers = Teachers()
         self._send, self._timeline = send, timeline or Timeline()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
         self._optimizers: dict[str, Optimizer] = {}  # "policy", and "critic" where there is one
@@ -68,7 +70,7 @@ class TorchTrainer:
         """Returns all trained parameters by name: the policy's, then the critic's."""
         return {**self.trainable, **(self.critic.parameters if self.critic is not None else {})}
 
-    # -- the four verbs
+    # -- passes, updates, publishing
 
     async def forward(
         self,
@@ -79,8 +81,9 @@ class TorchTrainer:
         columns: Sequence[str] = (),
         tokens: IntArray | None = None,
     ) -> Forward:
-        """Scores the tokens that carry weight, or other `tokens` (N,) in their places, by the present weights or by
-        those that the stage began with. `critic` asks for its values too, `columns` for those of `pass_columns`."""
+        """Returns the log-probabilities of the tokens that carry weight, or of other `tokens` (N,) in their positions,
+        under the present weights or those that the stage began with. `critic` asks for its values too, `columns` for
+        those of `pass_columns`."""
         if unknown := set(columns) - pass_columns.COLUMNS.keys():
             known = ", ".join(pass_columns.COLUMNS)
             raise ValueError(f"a pass has no column '{min(unknown)}': expected some of {known}")
@@ -93,9 +96,32 @@ class TorchTrainer:
 
         return await self._run(score)
 
-    async def hidden_states(self, batch: Batch, places: IntArray) -> FloatArray:
-        """Returns the last hidden states (P, H), in fp32, after the tokens at these places."""
-        return await self._run(lambda: self.passes.hidden_states(batch, places))
+    async def hidden_states(self, batch: Batch, indices: IntArray, *, reference: bool = False) -> FloatArray:
+        """Returns the last hidden states (P, H), in fp32, after the tokens at these indices, of the present weights or
+        of those that the stage began with."""
+
+        def read() -> FloatArray:
+            with self._reference_weights() if reference else nullcontext():
+                return self.passes.hidden_states(batch, indices)
+
+        return await self._run(read)
+
+    def context_of(self, model: str) -> int:
+        """Returns how many tokens a model can read (`ScoresTokens`)."""
+        own = model in ("policy", "reference")
+        return self.teachers.context_of(self.passes if own else self.teachers.of_name(model))
+
+    async def ask_model(self, model: str, batch: Batch) -> FloatArray:
+        """Returns the log-probabilities (N,) that a model gives to the tokens that carry weight (`ScoresTokens`)."""
+
+        def ask() -> FloatArray:
+            if model == "reference":
+                with self._reference_weights():
+                    return self.teachers.ask(self.passes, batch, changes=False)
+            own = model == "policy"
+            return self.teachers.ask(self.passes if own else self.teachers.of_name(model), batch, changes=own)
+
+        return await self._run(ask)
 
     async def forward_backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]:
         """Adds the gradient of `(loss * weight).sum()`; returns metrics, which are means under the same weights.
@@ -121,12 +147,12 @@ class TorchTrainer:
 
     # -- stages and persistence
 
-    def begin(self, optim: Any, steps: int, *, reference: bool) -> None:
-        """Begins a stage of `steps` updates: new optimisers, and the present weights as the reference if asked for."""
+    def begin(self, optim: Any, updates: int, *, reference: bool) -> None:
+        """Begins a stage of `updates` updates: new optimisers, and the present weights as the reference if asked."""
         self._step = 0
-        self._optimizers = {"policy": Optimizer(self.trainable, optim, steps)}
+        self._optimizers = {"policy": Optimizer(self.trainable, optim, updates)}
         if self.critic is not None:
-            self._optimizers["critic"] = Optimizer(self.critic.parameters, self.critic.optim, steps)
+            self._optimizers["critic"] = Optimizer(self.critic.parameters, self.critic.optim, updates)
         self._reference = {n: p.detach().clone() for n, p in self.trainable.items()} if reference else None
 
     def save(self, folder: Path, *, weights_only: bool = False) -> None:
@@ -161,6 +187,7 @@ class TorchTrainer:
     def close(self) -> None:
         self._thread.shutdown(wait=True)
         self.passes.close()
+        self.teachers.close()
 
     # -- inside
 
@@ -172,7 +199,9 @@ class TorchTrainer:
     def _reference_weights(self) -> Iterator[None]:
         """Makes the parameters refer to the reference weights inside the context; nothing is copied."""
         if self._reference is None:
-            raise ValueError("no reference weights: call begin(reference=True) at the start of the stage")
+            raise ValueError(
+                "no reference weights: the stage began without them: a stream that reads them says `reference = True`"
+            )
         present = {name: p.data for name, p in self.trainable.items()}
         try:
             for name, p in self.trainable.items():
@@ -194,7 +223,7 @@ class TorchTrainer:
         largest_round = max(
             (sum(len(micro_batch.tree.tokens) for micro_batch in micro_batches) for micro_batches in rounds), default=0
         )
-        with activations.checkpointed(self.passes.recomputed(largest_round, needs)):
+        with activations.checkpointed(self.passes.layers_to_recompute(largest_round, needs)):
             for micro_batch, result in self.passes.run(
                 rounds, lambda micro_batch: self._differentiate(micro_batch, losses, needs)
             ):
@@ -214,7 +243,8 @@ class TorchTrainer:
         """Passes a micro-batch through the model and the losses, and returns its gradients."""
         where = np.flatnonzero(micro_batch.batch.weight)
         selected = select_tokens(micro_batch.batch, where, self.passes.device)
-        out = self.passes.forward(micro_batch, where, needs, micro_batch.batch.tokens[where])
+        further = self.teachers.compare(losses, micro_batch.batch, where)
+        out = self.passes.forward(micro_batch, where, needs, micro_batch.batch.tokens[where], further=further)
         total = torch.zeros((), device=self.passes.device)
         observed: dict[str, torch.Tensor] = {"entropy": out.entropy}
         for loss in losses:

@@ -2,27 +2,37 @@
 
 The actions are taken from the record and played through the loop of a rollout, so that limits, refusals and several
 seats work as they did. Turn by turn it compares which seat acts, what it observes (images by their digests), the state
-if the world has keys for it, refusals, rewards, success, and how the episode ends.
+if the world has keys for it, refusals, rewards, success, and how the episode ends. Where the agent of the run is not
+`plain`, it takes the seats again, as it may add to what the world shows (`agent_seat.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from sojourn.checks.env.play import difference, short
-from sojourn.config.registry import build
+from sojourn.checks.env.play import difference
+from sojourn.config.registry import build, construct
 from sojourn.config.toml import leaves
 from sojourn.errors import ActionError, ConfigError, RecordError, SojournError
 from sojourn.event_loop import contained
+from sojourn.models.spec import Sampling
 from sojourn.protocols import EnvFamily
 from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.export.selection import paths_in_world
 from sojourn.record.run import RunFolder
+from sojourn.replay.agent_seat import AgentSeat
+from sojourn.replay.compare import (
+    DiffersError,
+    NotReplayableError,
+    compare_rewards,
+    compare_shown,
+    compare_state,
+)
 from sojourn.rollout.limits import Limits, call_env
 from sojourn.rollout.play import play
 from sojourn.rollout.world import open_world
@@ -43,10 +53,6 @@ class Replayed(NamedTuple):
     verdict: Verdict
     difference: str = ""
     turns: int = 0
-
-
-class DiffersError(SojournError):
-    """The first difference between a play and its record."""
 
 
 @asynccontextmanager
@@ -71,13 +77,27 @@ async def replay(
     run: RunFolder, episodes: Iterable[tuple[EpisodeRow, Record | RecordError]]
 ) -> AsyncIterator[Replayed]:
     """Replays the episodes one after another, and yields the result of each."""
-    limits = _limits(run)
+    limits, seat_of = _limits(run), _seat_of_run(run)
     async with world_of_run(run) as family:
         for row, record in episodes:
             if isinstance(record, RecordError):
                 yield Replayed(row.id, Verdict.NOTHING, str(record))
             else:
-                yield await _replayed(family, record.episode, limits)
+                yield await _replayed(family, record.episode, limits, seat_of)
+
+
+def _seat_of_run(run: RunFolder) -> SeatOf:
+    """Returns what makes the seats of a play: of the run's own agent, unless that is `plain`, or there is none, as in
+    the record of a match."""
+    table = run.config.get("agent")
+    if not isinstance(table, Mapping) or table.get("name") == "plain":
+        return lambda trajectory, ends: RecordedSeat(trajectory, ends)
+    try:
+        agent = build("agent", table, "agent").value
+        params = construct(Sampling, run.config.get("sampling", {}), "sampling").value.params()
+    except ConfigError as error:
+        raise ConfigError(f"the agent of {run.path} cannot be built here: {error}") from error
+    return lambda trajectory, ends: AgentSeat.of(agent, trajectory, params)
 
 
 def _limits(run: RunFolder) -> Limits:
@@ -87,7 +107,7 @@ def _limits(run: RunFolder) -> Limits:
     return Limits(stall_s=stall_s) if isinstance(stall_s, (int, float)) and stall_s > 0 else Limits()
 
 
-async def _replayed(family: EnvFamily, episode: Episode, limits: Limits) -> Replayed:
+async def _replayed(family: EnvFamily, episode: Episode, limits: Limits, seat_of: SeatOf) -> Replayed:
     if episode.error is not None:
         return Replayed(episode.id, Verdict.NOTHING, f"its world failed when it was played: {episode.error}")
     turns = sum(len(trajectory.turns) for trajectory in episode.trajectories)
@@ -99,9 +119,11 @@ async def _replayed(family: EnvFamily, episode: Episode, limits: Limits) -> Repl
     for number, seats in enumerate(plays):
         where = f"path {number + 1} of {len(plays)}: " if len(plays) > 1 else ""
         try:
-            await contained(_play_again(family, episode, seats, limits))
+            await contained(_play_again(family, episode, seats, limits, seat_of))
         except DiffersError as error:
             return Replayed(episode.id, Verdict.DIFFERS, f"{where}{error}", turns)
+        except NotReplayableError as error:
+            return Replayed(episode.id, Verdict.NOTHING, str(error))
         except ConfigError:
             raise
         except Exception as error:  # the world's own: it did not fail when it was recorded
@@ -130,10 +152,12 @@ def _plays(episode: Episode) -> list[list[Trajectory]]:
     ]
 
 
-async def _play_again(family: EnvFamily, episode: Episode, trajectories: list[Trajectory], limits: Limits) -> None:
+async def _play_again(
+    family: EnvFamily, episode: Episode, trajectories: list[Trajectory], limits: Limits, seat_of: SeatOf
+) -> None:
     """Replays one play; raises `DiffersError` at the first difference."""
     recorded = sum(len(trajectory.turns) for trajectory in trajectories)
-    seats = {t.agent: RecordedSeat(t, ends=episode.trajectories[0].ending == Ending.MALFORMED) for t in trajectories}
+    seats = {t.agent: seat_of(t, episode.trajectories[0].ending == Ending.MALFORMED) for t in trajectories}
     timeline = Timeline()
     env = family.make(episode.task)
     try:
@@ -141,8 +165,8 @@ async def _play_again(family: EnvFamily, episode: Episode, trajectories: list[Tr
     finally:
         await call_env(env.close, limits, timeline)
     for seat in seats.values():
-        seat.compare_rewards()
-    ended, was = played[0].ending is not Ending.TURNS, not trajectories[0].ending.truncated
+        seat.compare_end()
+    ended, was = not played[0].ending.truncated, not trajectories[0].ending.truncated
     whole = recorded == sum(len(t.turns) for t in episode.trajectories)  # a branch may stop before the episode ends
     if whole and ended != was:
         raise DiffersError(
@@ -168,13 +192,12 @@ class RecordedSeat:
         return self.ends and self.at == len(self.trajectory.turns)
 
     async def act(self, observation: Observation, state: str | None = None) -> Message:
-        self.compare_rewards()
+        self.compare_end()
         if self.at == len(self.trajectory.turns):
             raise DiffersError(f"{self._where} is asked to act, but its record ends there")
         turn = self.trajectory.turns[self.at]
         self._compare_shown(observation, turn)
-        if None not in (turn.state, state) and turn.state != state:
-            raise DiffersError(f"{self._where}: {difference('the state', turn.state, state)}")
+        compare_state(self._where, turn.state, state)
         self.replayed.append(replace(turn, reward=self.pending_reward, info=self.pending_info))
         self.pending_reward, self.pending_info, self.refusal = 0.0, {}, None
         self.at += 1
@@ -201,17 +224,12 @@ class RecordedSeat:
     def finish(self, ending: Ending) -> Trajectory:
         return replace(self.trajectory, ending=ending)
 
-    def compare_rewards(self) -> None:
+    def compare_end(self) -> None:
         """Compares the last turn, once it has all the rewards that the actions of other seats bring it."""
-        if not self.replayed:
-            return
-        was, now = self.trajectory.turns[len(self.replayed) - 1], self.replayed[-1]
-        where = f"turn {len(self.replayed)} of {self.trajectory.agent}"
-        if was.reward != now.reward:
-            raise DiffersError(f"{where}: the reward is {now.reward:g}, but it was {was.reward:g}")
-        for name in ("success", "malformed"):
-            if was.info.get(name) != now.info.get(name):
-                raise DiffersError(f"{where}: {name} is {_flag(now, name)}, but it was {_flag(was, name)}")
+        if self.replayed:
+            number = len(self.replayed)
+            where = f"turn {number} of {self.trajectory.agent}"
+            compare_rewards(where, self.trajectory.turns[number - 1], self.replayed[-1])
 
     @property
     def _where(self) -> str:
@@ -235,13 +253,7 @@ class RecordedSeat:
             recorded = recorded[reasons:]
         else:
             now = [*(observation.system if turn.parent < 0 else ()), *observation.messages]
-        for was, new in zip(recorded, now, strict=False):
-            if was != new:
-                raise DiffersError(f"{self._where}: {_message_difference(was, new)}")
-        if len(recorded) != len(now):
-            odd = (now if len(now) > len(recorded) else recorded)[min(len(now), len(recorded)) :][0]
-            verb = "shows too" if len(now) > len(recorded) else "does not show"
-            raise DiffersError(f"{self._where}: the world {verb} {short(odd)}")
+        compare_shown(self._where, recorded, now)
 
     def _compare_refusal(self, recorded: list[Message]) -> None:
         """Compares the reason of a refusal; that of an action that could not be parsed depends on the model's format,
@@ -255,14 +267,4 @@ class RecordedSeat:
             raise DiffersError(f"{self._where}: {difference('the refusal', was, f'{self.refusal}{cut}')}")
 
 
-def _flag(turn: Turn, name: str) -> str:
-    return f"{turn.info[name]:g}" if name in turn.info else "not said"
-
-
-def _message_difference(was: Message, now: Message) -> str:
-    if was.text != now.text:
-        return difference("what is shown", was.text, now.text)
-    for name in ("images", "role", "thought", "calls", "answers"):
-        if getattr(was, name) != getattr(now, name):
-            return difference(f"{name} of what is shown", getattr(was, name), getattr(now, name))
-    raise AssertionError("unreachable: messages that differ do so in a field")
+SeatOf = Callable[[Trajectory, bool], RecordedSeat | AgentSeat]

@@ -1,0 +1,116 @@
+"""Divergences of the policy's distributions from a teacher's, in the place of each token, in bounded memory.
+
+Like the vocabulary head's own pass, this one divides the rows into chunks, so that the logits of both models are held
+for one chunk only. The gradient by the policy's logits is in closed form, from the loss that compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+
+from sojourn.abilities import Compared
+from sojourn.backends.torch.kernels import product
+from sojourn.backends.torch.trainer import head
+from sojourn.backends.torch.trainer.head import HeadQuery
+
+Compare = Callable[[torch.Tensor, torch.Tensor], Compared]
+
+
+class TeacherRows(NamedTuple):
+    """A teacher's last hidden states before n tokens, and its vocabulary head."""
+
+    states: torch.Tensor  # (n, H)
+    weight: torch.Tensor  # (V, H)
+    bias: torch.Tensor | None  # (V,)
+    cap: float | None  # soft cap of the logits
+
+
+def divergence(
+    hidden: torch.Tensor, linear: Any, query: HeadQuery, *, teacher: TeacherRows, compare: Compare
+) -> torch.Tensor:
+    """Returns what `compare` says of each row's two distributions (n,), with gradients to the hidden states of the
+    policy and to its vocabulary head.
+
+    Both are at the temperature and among the tokens that the query allows. Where one vocabulary is padded to a greater
+    length, only the tokens that both have are compared.
+    """
+    halved = replace(query, chunk_rows=max(1, query.chunk_rows // 2))  # for the logits of two models
+    return _Divergence.apply(hidden, linear.weight, linear.bias, halved, teacher, compare)  # type: ignore[return-value]
+
+
+class _Divergence(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        query: HeadQuery,
+        teacher: TeacherRows,
+        compare: Compare,
+    ) -> torch.Tensor:
+        values = hidden.new_zeros(len(hidden), dtype=torch.float32)
+        gradients = hidden.new_zeros(0)
+        table = head.table_of(weight, query)
+        for rows in query.chunks():
+            gradients = _compared(hidden, table, bias, query, teacher, compare, rows, values)
+        ctx.save_for_backward(hidden, weight, bias)
+        ctx.query, ctx.teacher, ctx.compare = query, teacher, compare
+        ctx.kept = gradients if len(hidden) <= query.chunk_rows and any(ctx.needs_input_grad) else None
+        return values
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        hidden, weight, bias = ctx.saved_tensors
+        query, table, hidden_grad = ctx.query, head.table_of(weight, ctx.query), torch.zeros_like(hidden)
+        weight_grad = bias_grad = None
+        for rows in query.chunks():
+            gradients = ctx.kept
+            if gradients is None:
+                gradients = _compared(hidden, table, bias, query, ctx.teacher, ctx.compare, rows)
+            ctx.kept = None  # overwritten here
+            gradients.mul_(grad[rows, None])
+            hidden_grad[rows] = product.linear(gradients, table.T, bf16=query.bf16)
+            if ctx.needs_input_grad[1]:
+                weight_grad = head.added(weight_grad, product.linear(gradients.T, hidden[rows].T, bf16=query.bf16))
+            if ctx.needs_input_grad[2]:
+                bias_grad = head.added(bias_grad, gradients.sum(0))
+        parameter_grads = (None if g is None else g.to(weight.dtype) for g in (weight_grad, bias_grad))
+        return hidden_grad, *parameter_grads, None, None, None
+
+
+def _compared(
+    hidden: torch.Tensor,
+    table: torch.Tensor,
+    bias: torch.Tensor | None,
+    query: HeadQuery,
+    teacher: TeacherRows,
+    compare: Compare,
+    rows: slice,
+    values: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Returns the gradient of each row's value by the products of the policy's head (rows, V), and fills in `values`
+    (n,)."""
+    logits = head.logits_of(hidden, table, bias, query, rows)
+    teachers = replace(query, cap=teacher.cap)
+    others = head.logits_of(teacher.states, head.table_of(teacher.weight, query), teacher.bias, teachers, rows)
+    size = min(logits.shape[1], others.shape[1])
+    for block in head.blocks(rows, logits):
+        own, other = (one[block.start - rows.start : block.stop - rows.start] for one in (logits, others))
+        forbidden = query.forbidden(block, own)
+        temperature = query.temperature[block, None]
+        found = compare(own[:, :size].log_softmax(1), other[:, :size].log_softmax(1))
+        if values is not None:
+            values[block] = found.value
+        gradient = found.gradient / temperature
+        if query.cap:  # the gradient of tanh is 1 - tanh^2
+            gradient.mul_(1 - (own[:, :size] * (temperature / query.cap)).square_())
+        own[:, :size], own[:, size:] = gradient, 0.0
+        if forbidden is not None:
+            own.masked_fill_(forbidden, 0.0)
+    return logits

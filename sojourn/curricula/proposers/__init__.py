@@ -1,0 +1,1 @@
+"""Proposers, which make tasks for a curriculum that plays more than the tasks of its split."""

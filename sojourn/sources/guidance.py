@@ -1,0 +1,168 @@
+"""A second attempt with guidance, where the first attempts of a task failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+from sojourn.call_text import call_text
+from sojourn.config.fields import Range
+from sojourn.errors import ActionError, ConfigError, RewardError
+from sojourn.protocols import Agent, AgentContext, Seat
+from sojourn.rewards.reward_cache import ScoredGroup, score_group
+from sojourn.rollout.runner import SamplerFor
+from sojourn.sources.context import SourceContext, StageContext
+from sojourn.sources.experts import expert_sampler
+from sojourn.sources.wrapped import WrappedGroups, WrappedSource
+from sojourn.types import Ending, Group, Message, Observation, Role, Trajectory
+
+PLAN = "An earlier attempt at this task failed. A way that works begins like this: {}."
+FAILURE = "An earlier attempt at this task failed. It did this, and it did not succeed: {}."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guidance(WrappedSource):
+    """The groups of `base`, mostly live ones; a group without a winner gives way to a second one of its task, whose
+    episodes begin with guidance (Agent-RLVR: Da et al. 2025, arXiv:2506.11425).
+
+    The guidance comes before the first thing that the world says. With `kind` = "plan" it is what the world's expert
+    would do, the first `fraction` of its actions; with "failure" it is what the policy did in one of the attempts that
+    failed. The first attempts are what was played, as metrics and curricula see it; the second ones are trained,
+    guidance included, if any of them succeeds, else the first. `guided` counts the second groups, `guided_success` is
+    the success of their episodes. In the paper a teacher model writes the guidance, from the task, the failed attempt
+    and its tests, and what is trained are preferences.
+    """
+
+    kind: Literal["plan", "failure"] = "plan"
+    fraction: Annotated[float, Range(above=0, max=1)] = 1.0
+
+    unverified = "the paper's abstract and accounts of it were read, not its text"
+
+    async def check(self, stage: StageContext) -> None:
+        await super().check(stage)
+        if self.kind == "plan" and (without := await stage.plays.lacking("expert")):
+            raise ConfigError(
+                f"stage '{stage.name}': guidance by plan asks an expert, but {without} has no expert(): define it, or "
+                "use kind = 'failure'"
+            )
+
+    def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> GuidedGroups:
+        return GuidedGroups(self.base.bind(context, stage, steps, first), context, stage, self)
+
+
+@dataclass
+class GuidedGroups(WrappedGroups):
+    """Plays the second attempts."""
+
+    config: Guidance
+    _guided: int = 0
+    _episodes: int = 0
+    _won: int = 0
+
+    async def changed(self, step: int, scored: ScoredGroup) -> Group:
+        group = scored.group
+        if not group.trajectories or any(trajectory.success for trajectory in group.trajectories):
+            return group
+        actions = await self._plan(group) if self.config.kind == "plan" else _actions(group.trajectories[-1])
+        if not actions:
+            return group
+        text = (PLAN if self.config.kind == "plan" else FAILURE).format("; ".join(actions))
+        guided = await self._play(group, len(group.episodes), f"{self.stage}/guided/{group.slot}", text)
+        won = [trajectory.success for trajectory in guided.trajectories]
+        self._guided, self._episodes, self._won = self._guided + 1, self._episodes + len(won), self._won + sum(won)
+        if not any(won):
+            return group
+        try:
+            scores = await score_group(self.context.rewards.reward, guided)
+        except RewardError:  # its server failed: what is known of the first attempts is left
+            return group
+        self.context.rewards.remember(guided, scores)
+        return guided
+
+    def metrics(self) -> Mapping[str, float]:
+        """Returns how many groups were guided since the last call, and the success of their episodes."""
+        guided, episodes, won = self._guided, self._episodes, self._won
+        self._guided = self._episodes = self._won = 0
+        success = {"guided_success": won / episodes} if episodes else {}
+        return {**super().metrics(), "guided": float(guided), **success}
+
+    async def _plan(self, group: Group) -> list[str]:
+        """Returns the first of the expert's actions for a task; none where the expert failed."""
+        runner = self.context.runner
+        sampler_for = expert_sampler(runner.renderer, runner.agent)
+        shown = await self._play(group, 1, f"{self.stage}/plan/{group.slot}", "", sampler_for)
+        if not any(trajectory.success for trajectory in shown.trajectories):
+            return []
+        actions = _actions(shown.trajectories[0])
+        return actions[: max(1, round(self.config.fraction * len(actions)))]
+
+    async def _play(
+        self, group: Group, size: int, label: str, text: str, sampler_for: SamplerFor | None = None
+    ) -> Group:
+        """Plays a group's task again, with a text before what the world says first."""
+        own = self.context.runner
+        runner = replace(own, agent=Guided(own.agent, text)) if text else own
+        before = runner.errors
+        guided = await runner.play_group(
+            group.task, group.slot, size, self.context.params, label, sampler_for=sampler_for, blame=sampler_for is None
+        )
+        own.errors += runner.errors - before if runner is not own else 0
+        return guided
+
+
+def _actions(trajectory: Trajectory) -> list[str]:
+    """Returns what was said or called in each turn."""
+    messages = [turn.message for turn in trajectory.turns if turn.message is not None]
+    said = ["; ".join(map(call_text, m.calls)) or " ".join(m.text.split()) for m in messages]
+    return [action for action in said if action]
+
+
+@dataclass(frozen=True)
+class Guided:
+    """Another agent, which is shown a text before what the world says first."""
+
+    base: Agent
+    text: str
+
+    def seat(self, context: AgentContext) -> Seat:
+        return GuidedSeat(self.base.seat(context), self.text)
+
+
+@dataclass
+class GuidedSeat:
+    base: Seat
+    text: str
+    first: Observation | None = None  # what the world says first
+
+    @property
+    def ends_when_malformed(self) -> bool:
+        return self.base.ends_when_malformed
+
+    async def act(self, observation: Observation, state: str | None = None) -> Message:
+        if self.first is None:
+            self.first = observation
+        return await self.base.act(self._told(observation), state)
+
+    def add_reward(self, reward: float, info: Mapping[str, float]) -> None:
+        self.base.add_reward(reward, info)
+
+    def refuse(self, error: ActionError, observation: Observation) -> Observation:
+        return self.base.refuse(error, self._told(observation))
+
+    def finish(self, ending: Ending) -> Trajectory:
+        return self.base.finish(ending)
+
+    def _told(self, observation: Observation) -> Observation:
+        return _guided(observation, self.text) if observation is self.first else observation
+
+
+def _guided(observation: Observation, text: str) -> Observation:
+    """Returns the observation with a text at the beginning of its first message of the user, or as such a message."""
+    messages = list(observation.messages)
+    place = next((n for n, message in enumerate(messages) if message.role is Role.USER), None)
+    if place is None:
+        messages.append(Message(Role.USER, text))
+    else:
+        messages[place] = replace(messages[place], text=f"{text}\n\n{messages[place].text}")
+    return replace(observation, messages=tuple(messages))

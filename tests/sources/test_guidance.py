@@ -1,0 +1,164 @@
+"""Second attempts with guidance: who gets which, what they are shown, and what counts as played."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from made import chatml
+from made_world import Odd, Says, components, stage_of
+
+from sojourn.agents.plain import Plain
+from sojourn.backends.torch.models.tiny import build_tokenizer
+from sojourn.errors import ActionError, ConfigError, RewardError
+from sojourn.protocols import AgentContext
+from sojourn.sources.guidance import Guidance, Guided, GuidedGroups
+from sojourn.sources.slots import Slots
+from sojourn.train.assemble import Components
+from sojourn.types import Group, Message, Observation, Prompt, Role, SamplingParams, Step, Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Word(Odd):
+    """Two turns, which are won by saying "yes" twice, as the expert does. The even tasks are always won."""
+
+    def make(self, task: Task) -> WordPlay:  # type: ignore[override]
+        return WordPlay(self.lost, task.seed % 2 == 0)
+
+
+@dataclass
+class WordPlay:
+    lost: bool
+    easy: bool
+    said: int = 0
+    right: bool = True
+
+    async def start(self) -> Observation:
+        return Observation((Message(Role.USER, "Say it."),), system=(Message(Role.SYSTEM, "Play."),))
+
+    async def step(self, agent: str, action: Message) -> Step:
+        self.said, self.right = self.said + 1, self.right and action.text == "yes"
+        if self.said == 1:
+            return Step(Observation((Message(Role.USER, "Again."),)), {agent: 0.0})
+        won = self.easy or self.right
+        return Step(None, {agent: float(won)}, done=True, success=won)
+
+    async def close(self) -> None: ...
+
+    def expert(self) -> str:
+        if self.lost:
+            raise RuntimeError("the expert lost its way")
+        return "yes"
+
+
+@dataclass
+class Obeys(Says):
+    """In the engine's place: says no, but yes where its prompt says it, in all plays but that of the last number."""
+
+    text: str = "no"
+    prompts: Sequence[str] = ()
+
+    async def sample(self, prompt: Prompt, params: SamplingParams) -> Any:
+        text = as_text(prompt.tokens)
+        self.prompts = [*self.prompts, text]
+        told = "yes" in text and params.seed % 3 > 0
+        return await replace(self, text="yes" if told else "no").say(prompt, params)
+
+    async def say(self, prompt: Prompt, params: SamplingParams) -> Any:
+        return await Says.sample(self, prompt, params)
+
+
+def as_text(tokens: Any) -> str:
+    return build_tokenizer().decode(np.asarray(tokens).tolist())
+
+
+async def played(
+    config: Guidance, world: Odd | None = None
+) -> tuple[list[Group], list[Group], GuidedGroups, Components]:
+    """What the first step trains, and what it played."""
+    made = components(world or Word(), Obeys())
+    source = config.bind(made, "rl", 1)
+    groups = await source.take(0)
+    await made.rewards(groups)
+    popped = made.rewards.pop(groups, below=config.width)
+    await source.close()
+    return groups, [one.group for one in popped], source, made
+
+
+def guided_prompts(made: Components) -> list[str]:
+    assert isinstance(made.sampler, Obeys)
+    return [prompt for prompt in made.sampler.prompts if "An earlier attempt" in prompt]
+
+
+async def test_a_failed_group_is_played_again_with_the_experts_plan():
+    groups, plays, source, _ = await played(Guidance(base=Slots(width=2, size=6)))
+    easy, hard = groups
+    assert len(plays) == 2  # the second attempt is no play
+    assert plays[0] is easy
+    assert [t.success for t in plays[1].trajectories] == [False] * 6
+    assert 0 < sum(t.success for t in hard.trajectories) < 6
+    assert hard.task == plays[1].task
+    assert {episode.id.rpartition("/")[0] for episode in hard.episodes} == {"rl/guided/1"}
+    text = "An earlier attempt at this task failed. A way that works begins like this: yes; yes.\n\nSay it."
+    assert all(text in as_text(t.turns[0].context) for t in hard.trajectories)
+    assert all("earlier" not in as_text(t.turns[1].context) for t in hard.trajectories)
+    won = sum(t.success for t in hard.trajectories)
+    assert source.metrics() == {"guided": 1.0, "guided_success": won / 6}
+    assert source.metrics() == {"guided": 0.0}
+
+
+async def test_a_part_of_the_plan():
+    *_, made = await played(Guidance(base=Slots(width=2, size=2), fraction=0.5))
+    assert all("like this: yes.\n" in prompt for prompt in guided_prompts(made))
+    assert guided_prompts(made)
+
+
+async def test_what_failed_is_told_and_where_it_does_not_help_the_first_attempts_stay():
+    groups, plays, source, made = await played(Guidance(base=Slots(width=2, size=2), kind="failure"))
+    assert groups == plays
+    assert all("it did not succeed: no; no.\n" in prompt for prompt in guided_prompts(made))
+    assert guided_prompts(made)
+    assert source.metrics() == {"guided": 1.0, "guided_success": 0.0}
+
+
+async def test_without_a_plan_there_is_no_second_attempt():
+    groups, plays, source, _ = await played(Guidance(base=Slots(width=2, size=2)), Word(lost=True))
+    assert groups == plays
+    assert source.metrics() == {"guided": 0.0}
+
+
+async def test_second_attempts_that_cannot_be_scored_are_left_out():
+    class Fails:
+        async def __call__(self, group: Group):
+            if "guided" in group.episodes[0].id:
+                raise RewardError("no answer")
+            return await made.recipe.reward(group)
+
+    made = components(Word(), Obeys())
+    made.rewards.reward = Fails()
+    source = Guidance(base=Slots(width=2, size=4)).bind(made, "rl", 1)
+    groups = await source.take(0)
+    assert [episode.id.split("/")[1] for group in groups for episode in group.episodes] == ["0"] * 4 + ["1"] * 4
+
+
+async def test_a_plan_needs_an_expert():
+    mute = stage_of(components(Odd(mute=True)), "rl")
+    with pytest.raises(ConfigError, match=r"guidance by plan asks an expert, but the world 'odd' has no expert\(\)"):
+        await Guidance().check(mute)
+    await Guidance(kind="failure").check(mute)
+
+
+@pytest.mark.parametrize("history", ["full", "page"])
+async def test_after_a_refusal_the_guidance_is_in_the_context_once(history: Literal["full", "page"]):
+    sampler = Obeys(text="no", prompts=[])
+    context = AgentContext(
+        name="a", renderer=chatml(), sampler=sampler, params=SamplingParams(8, seed=0), max_context=999
+    )
+    seat = Guided(Plain(history=history), "Say yes.").seat(context)
+    world = Observation((Message(Role.USER, "Now."),))
+    await seat.act(world)
+    await seat.act(seat.refuse(ActionError("No such word."), world))
+    assert sampler.prompts[-1].count("Say yes.") == sampler.prompts[-1].count("Now.") == 1
