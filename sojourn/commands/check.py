@@ -24,6 +24,7 @@ SUITES = {
     "reward": "sojourn.checks.reward:check_reward",
     "filter": "sojourn.checks.filter:check_filter",
     "curriculum": "sojourn.checks.curriculum:check_curriculum",
+    "proposer": "sojourn.checks.proposer:check_proposer",
     "stream": "sojourn.checks.stream:check_stream",
     "estimator": "sojourn.checks.estimator:check_estimator",
     "loss": "sojourn.checks.loss:check_loss",
@@ -95,6 +96,8 @@ def _kind_of_class(cls: Any) -> str:
         return "loss" if "batch" in _takes(cls.__call__) else "estimator"
     if hasattr(cls, "seat"):
         return "agent"
+    if hasattr(cls, "propose"):
+        return "proposer"
     if hasattr(cls, "bind") and {"tasks", "seed"} <= _takes(cls.bind):
         return "curriculum"
     if hasattr(cls, "bind") and {"context", "stage"} <= _takes(cls.bind):
