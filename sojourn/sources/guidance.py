@@ -9,11 +9,13 @@ from typing import Annotated, Literal
 from sojourn.call_text import call_text
 from sojourn.config.fields import Range
 from sojourn.errors import ActionError, ConfigError, RewardError
-from sojourn.protocols import Agent, AgentContext, Seat
+from sojourn.protocols import Agent, AgentContext, Env, Seat
 from sojourn.rewards.reward_cache import ScoredGroup, score_group
 from sojourn.rollout.runner import SamplerFor
+from sojourn.rollout.world import seats_of_world, worlds_of
 from sojourn.sources.context import SourceContext, StageContext
 from sojourn.sources.experts import expert_sampler
+from sojourn.sources.segments import SampleReplay
 from sojourn.sources.wrapped import WrappedGroups, WrappedSource
 from sojourn.types import Ending, Group, Message, Observation, Role, Trajectory
 
@@ -28,16 +30,33 @@ class Guidance(WrappedSource):
 
     The guidance comes before the first thing that the world says. With `kind` = "plan" it is what the world's expert
     would do, the first `fraction` of its actions; with "failure" it is what the policy did in one of the attempts that
-    failed. The first attempts are what was played, as metrics and curricula see it; the second ones are trained,
-    guidance included, if any of them succeeds, else the first. `guided` counts the second groups, `guided_success` is
-    the success of their episodes. In the paper a teacher model writes the guidance, from the task, the failed attempt
+    failed; with "text" it is `text`, such as a policy document. The first attempts are what was played, as metrics and
+    curricula see it; the second ones are trained, guidance included, if any of them succeeds, else the first. `guided`
+    counts the second groups, `guided_success` is the success of their episodes.
+
+    With `hidden`, the second attempts are trained without the guidance, as the policy will meet the task: their samples
+    are played again in contexts that lack it, and the first attempts are trained where that ends otherwise. The
+    log-probabilities stay those of the guided policy, so that the ratio of a loss corrects for the guidance.
+
+    In the paper a teacher model writes the guidance, from the task, the failed attempt
     and its tests, and what is trained are preferences.
     """
 
-    kind: Literal["plan", "failure"] = "plan"
+    kind: Literal["plan", "failure", "text"] = "plan"
     fraction: Annotated[float, Range(above=0, max=1)] = 1.0
+    text: str = ""
+    hidden: bool = False
 
     unverified = "the paper's abstract and accounts of it were read, not its text"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if bool(self.text) != (self.kind == "text"):
+            raise ValueError("kind = 'text' and a text belong together: give both, or none of them")
+
+    @property
+    def max_lag(self) -> int:
+        return max(super().max_lag, int(self.hidden))  # hidden guidance makes samples off-policy
 
     async def check(self, stage: StageContext) -> None:
         await super().check(stage)
@@ -45,6 +64,11 @@ class Guidance(WrappedSource):
             raise ConfigError(
                 f"stage '{stage.name}': guidance by plan asks an expert, but {without} has no expert(): define it, or "
                 "use kind = 'failure'"
+            )
+        if self.hidden and (seats := next((s for w in worlds_of(stage.env) if len(s := seats_of_world(w)) > 1), None)):
+            raise ConfigError(
+                f"stage '{stage.name}': hidden guidance plays the episodes of one seat again, but the world has the "
+                f"seats {', '.join(seats)}: set hidden = false"
             )
 
     def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> GuidedGroups:
@@ -64,15 +88,18 @@ class GuidedGroups(WrappedGroups):
         group = scored.group
         if not group.trajectories or any(trajectory.success for trajectory in group.trajectories):
             return group
-        actions = await self._plan(group) if self.config.kind == "plan" else _actions(group.trajectories[-1])
-        if not actions:
+        text = await self._text(group)
+        if not text:
             return group
-        text = (PLAN if self.config.kind == "plan" else FAILURE).format("; ".join(actions))
         guided = await self._play(group, len(group.episodes), f"{self.stage}/guided/{group.slot}", text)
         won = [trajectory.success for trajectory in guided.trajectories]
         self._guided, self._episodes, self._won = self._guided + 1, self._episodes + len(won), self._won + sum(won)
         if not any(won):
             return group
+        if self.config.hidden:
+            guided = await self._without_text(guided)
+            if won != [trajectory.success for trajectory in guided.trajectories]:
+                return group
         try:
             scores = await score_group(self.context.rewards.reward, guided)
         except RewardError:  # its server failed: what is known of the first attempts is left
@@ -86,6 +113,24 @@ class GuidedGroups(WrappedGroups):
         self._guided = self._episodes = self._won = 0
         success = {"guided_success": won / episodes} if episodes else {}
         return {**super().metrics(), "guided": float(guided), **success}
+
+    async def _text(self, group: Group) -> str:
+        """Returns the guidance for a task; nothing where there is none."""
+        if self.config.kind == "text":
+            return self.config.text
+        actions = await self._plan(group) if self.config.kind == "plan" else _actions(group.trajectories[-1])
+        return (PLAN if self.config.kind == "plan" else FAILURE).format("; ".join(actions)) if actions else ""
+
+    async def _without_text(self, guided: Group) -> Group:
+        """Returns the same samples in contexts without the guidance; episodes that failed are left out."""
+        label = f"{self.stage}/hidden/{guided.slot}"
+        samples = [[turn.sample for turn in trajectory.turns] for trajectory in guided.trajectories]
+        recorded = {f"{label}/{number}": found for number, found in enumerate(samples)}
+
+        def sampler_for(env: Env, label: str) -> SampleReplay:
+            return SampleReplay(recorded[label])
+
+        return await self._play(guided, len(samples), label, "", sampler_for)
 
     async def _plan(self, group: Group) -> list[str]:
         """Returns the first of the expert's actions for a task; none where the expert failed."""

@@ -13,11 +13,13 @@ from made_world import Odd, Says, components, stage_of
 
 from sojourn.agents.plain import Plain
 from sojourn.backends.torch.models.tiny import build_tokenizer
+from sojourn.config.toml import Tables
 from sojourn.errors import ActionError, ConfigError, RewardError
 from sojourn.protocols import AgentContext
 from sojourn.sources.guidance import Guidance, Guided, GuidedGroups
 from sojourn.sources.slots import Slots
 from sojourn.train.assemble import Components
+from sojourn.train.resolve import resolve
 from sojourn.types import Group, Message, Observation, Prompt, Role, SamplingParams, Step, Task
 
 
@@ -142,6 +144,68 @@ async def test_second_attempts_that_cannot_be_scored_are_left_out():
     source = Guidance(base=Slots(width=2, size=4)).bind(made, "rl", 1)
     groups = await source.take(0)
     assert [episode.id.split("/")[1] for group in groups for episode in group.episodes] == ["0"] * 4 + ["1"] * 4
+
+
+async def test_hidden_guidance_is_not_in_what_is_trained():
+    """The samples are those of the guided plays, in the contexts of the first ones."""
+    groups, plays, source, made = await played(Guidance(base=Slots(width=2, size=6), hidden=True))
+    _, hard = groups
+    assert guided_prompts(made)
+    assert source.config.max_lag == 1  # a loss without a ratio is refused
+    won = [trajectory.success for trajectory in hard.trajectories]
+    assert 0 < sum(won) < 6
+    assert {episode.id.rpartition("/")[0] for episode in hard.episodes} == {"rl/hidden/1"}
+    for trajectory in hard.trajectories:
+        first, second = trajectory.turns
+        assert "earlier attempt" not in as_text(second.context)
+        assert np.array_equal(first.context, plays[1].trajectories[0].turns[0].context)
+        assert trajectory.success == all("yes" in as_text(turn.sample.tokens) for turn in (first, second))
+
+
+def test_hidden_guidance_needs_a_loss_with_a_ratio():
+    stage = {
+        "name": "rl",
+        "estimator": {"name": "rloo"},
+        "losses": [{"name": "reinforce"}],
+        "groups": {"name": "guidance"},
+    }
+    table = {"name": "t", "env": {"name": "toy"}, "stages": [stage]}
+    assert resolve(Tables(table))
+    stage["groups"] = {"name": "guidance", "hidden": True}
+    with pytest.raises(ConfigError, match="Reinforce is valid only for samples of the current weights, but Guidance"):
+        resolve(Tables(table))
+
+
+async def test_hidden_guidance_that_ends_otherwise_without_it_is_not_trained():
+    class Forgets(Word):
+        """Lets nobody win its odd tasks any more after the guided plays."""
+
+        def make(self, task: Task) -> WordPlay:  # type: ignore[override]
+            play = super().make(task)
+            play.right = play.easy or next(hard_plays) < 12
+            return play
+
+    hard_plays = iter(range(18))
+    groups, plays, source, _ = await played(
+        Guidance(base=Slots(width=2, size=6), kind="text", text="Say yes.", hidden=True), Forgets()
+    )
+    assert groups == plays
+    assert source.metrics()["guided_success"] > 0
+    assert next(hard_plays, None) is None  # the guided plays were tried without the text
+
+
+async def test_a_text_of_ones_own_is_guidance():
+    groups, plays, _, made = await played(Guidance(base=Slots(width=2, size=6), kind="text", text="Always say yes."))
+    assert any(trajectory.success for trajectory in groups[1].trajectories)
+    assert not any(trajectory.success for trajectory in plays[1].trajectories)
+    assert isinstance(made.sampler, Obeys)
+    assert sum("Always say yes.\n\nSay it." in prompt for prompt in made.sampler.prompts) == 2 * 6
+
+
+@pytest.mark.parametrize("keys", [{"kind": "text"}, {"text": "Say yes."}])
+def test_a_text_and_its_kind_belong_together(keys: Any):
+    with pytest.raises(ValueError, match="belong together"):
+        Guidance(**keys)
 
 
 async def test_a_plan_needs_an_expert():
