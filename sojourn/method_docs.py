@@ -34,7 +34,10 @@ NEEDS_IN_WORDS = {  # what a loss reads of the trainer's forward pass, in words
     "targets": "an estimator that gives the targets of a critic",
 }
 UNVERIFIED_RECIPES = {  # by the name of a preset whose method is no component: the text that was read of its source
+    "dagger": "the paper's abstract and accounts of it were read, not its text",
+    "eva": "the paper's abstract was read, and nothing of its settings",
     "gui_owl": "the paper's abstract and accounts of it were read, not its equations",
+    "rest_em": "the abstracts and accounts of both papers were read, not their texts",
 }
 UNKNOWN = "known once its package is installed: pip install 'sojourn[torch]'"
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
