@@ -37,7 +37,10 @@ UNVERIFIED_RECIPES = {  # by the name of a preset whose method is no component: 
     "dagger": "the paper's abstract and accounts of it were read, not its text",
     "eva": "the paper's abstract was read, and nothing of its settings",
     "gui_owl": "the paper's abstract and accounts of it were read, not its equations",
+    "miro_thinker": "the paper's abstract and accounts of it were read, and nothing of its settings",
     "rest_em": "the abstracts and accounts of both papers were read, not their texts",
+    "step_masking": "the paper's abstract and accounts of it were read, not its text",
+    "uitron": "the paper's abstract and accounts of it were read, and nothing of its settings",
 }
 UNKNOWN = "known once its package is installed: pip install 'sojourn[torch]'"
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
