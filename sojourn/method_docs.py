@@ -35,12 +35,9 @@ NEEDS_IN_WORDS = {  # what a loss reads of the trainer's forward pass, in words
 }
 UNVERIFIED_RECIPES = {  # by the name of a preset whose method is no component: the text that was read of its source
     "dagger": "the paper's abstract and accounts of it were read, not its text",
-    "eva": "the paper's abstract was read, and nothing of its settings",
+    "eva": "the paper's abstract and accounts of it were read, not its text",
     "gui_owl": "the paper's abstract and accounts of it were read, not its equations",
-    "miro_thinker": "the paper's abstract and accounts of it were read, and nothing of its settings",
-    "rest_em": "the abstracts and accounts of both papers were read, not their texts",
     "step_masking": "the paper's abstract and accounts of it were read, not its text",
-    "uitron": "the paper's abstract and accounts of it were read, and nothing of its settings",
 }
 UNKNOWN = "known once its package is installed: pip install 'sojourn[torch]'"
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
