@@ -34,7 +34,9 @@ NEEDS_IN_WORDS = {  # what a loss reads of the trainer's forward pass, in words
     "targets": "an estimator that gives the targets of a critic",
 }
 UNVERIFIED_RECIPES = {  # by the name of a preset whose method is no component: the text that was read of its source
+    "eva": "the paper's abstract and accounts of it were read, not its text",
     "gui_owl": "the paper's abstract and accounts of it were read, not its equations",
+    "step_masking": "the paper's abstract and accounts of it were read, not its text",
 }
 UNKNOWN = "known once its package is installed: pip install 'sojourn[torch]'"
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")

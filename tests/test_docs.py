@@ -104,6 +104,21 @@ def test_no_page_mentions_a_file_of_ours_that_is_not_there():
             assert (ROOT / mentioned).exists(), f"{name(page)} mentions {mentioned}"
 
 
+def headings(page: Path) -> set[str]:
+    """Returns the anchors of a page's headings, as GitHub and the site make them."""
+    lines = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", line.strip().lower())) for line in lines}
+
+
+def test_every_relative_link_of_a_page_leads_to_a_file_and_a_heading():
+    for page in PAGES:
+        for link in re.findall(r"\]\((?![a-z]+:)([^)\s]+)\)", page.read_text()):
+            path, _, anchor = link.partition("#")
+            target = (page.parent / path).resolve() if path else page
+            assert target.exists(), f"{name(page)} links {link}"
+            assert not anchor or anchor in headings(target), f"{name(page)} links {link}"
+
+
 def test_the_citation_and_the_changelog_are_of_this_version():
     citation = (ROOT / "CITATION.cff").read_text()
     assert f"version: {sojourn.__version__}\n" in citation.replace("cff-version: 1.2.0\n", "")

@@ -107,6 +107,7 @@ READ = {
     ("curriculum", "plr"): "2026-11-25: the authors' code, level_sampler.py; of MaxMC Meta's code, ued_scores.py",
     ("curriculum", "accel"): "2026-11-25: the abstract, and the authors' code, adversarial_runner.py, level_sampler.py "
     "and the adversarial environment of their walker; of XLand the abstract and accounts by others",
+    ("curriculum", "bandit"): "2026-11-25: the abstract, and the authors' notebook, simulate_curriculum.ipynb",
     ("curriculum", "cost_aware"): "2026-11-25: the abstract, and two codes by others, which divide by time",
     ("curriculum", "mopps"): "2026-11-25: the abstract, and the authors' code, mopps.py",
     ("curriculum", "mpts"): "2026-11-25: the abstract, and the authors' code, trainer_risklearner.py",
@@ -123,7 +124,6 @@ UNREAD = {
     ("reward", "tool_use"),
     ("reward", "verified"),
     ("curriculum", "solvable"),
-    ("curriculum", "bandit"),
     ("curriculum", "deficits"),
     ("curriculum", "exp3s"),
     ("curriculum", "learning_progress"),
