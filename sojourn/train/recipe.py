@@ -104,9 +104,10 @@ class Stage:
     losses are minimised.
 
     A stage with `trains = false` plays and records its groups, and leaves the weights as they are: a later stage trains
-    on what it collected, by groups = {name = "earlier"}. It has no losses, and no evaluation of its own. Its streams
-    that learn are trained, so that it can train a value model alone, on recorded groups as well. With `restart`, a
-    stage begins with the weights that the run began with, not with those of the stage before.
+    on what it collected, by groups = {name = "earlier"}. It has no losses, not even those that all stages share, and no
+    evaluation of its own. Its streams that learn are trained, so that it can train a value model alone, on recorded
+    groups as well. With `restart`, a stage begins with the weights that the run began with, not with those of the stage
+    before.
     """
 
     name: Annotated[str, STAGE_NAME] = "train"
@@ -134,10 +135,7 @@ class Stage:
         untrained = {"losses": not self.losses, "minibatches": self.minibatches == 1, "optim": self.optim == Optim()}
         untrained["early_stop"] = not self.early_stop.evaluates
         for key in (key for key, unset in untrained.items() if not unset):
-            raise ValueError(
-                f"{key} has no effect with trains = false: leave it out (where all stages share losses, set losses = "
-                "[] here), or let the stage train"
-            )
+            raise ValueError(f"{key} has no effect with trains = false: leave it out, or let the stage train")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ class Resolved(NamedTuple):
 
 
 SHARED, OWN_KEYS = "shared", "own"  # the layers of a stage's table
+TRAINING_KEYS = frozenset({"losses", "minibatches", "optim"})  # of a stage
 STAGE_KEYS = tuple(f.name for f in fields(Stage) if f.name != "name")
 
 
@@ -50,12 +51,15 @@ def _resolve(tables: toml.Tables) -> Resolved:
     merged = [_with_shared(shared, own) for own in stage_tables]
     labels = [_stage_label(number, stage) for number, stage in enumerate(merged)]
     toml.refuse_unused(shared, merged, labels, tables)
+    merged = [_without_training(stage) for stage in merged]
     _check_keys(data)
     built = construct(Recipe, {**data, "stages": []}, "")
     numbers = list(range(len(merged)))
     if built.value.repeats:
         unrolled = unroll([m.data.get("name", "train") for m in merged], built.value.repeats)
-        merged = [_with_shared(shared, {**stage_tables[number], "name": name}) for number, name in unrolled]
+        merged = [
+            _without_training(_with_shared(shared, {**stage_tables[number], "name": name})) for number, name in unrolled
+        ]
         numbers, labels = [number for number, _ in unrolled], [name for _, name in unrolled]
     stages = [construct(Stage, m.data, f"stages.{label}", STAGES) for label, m in zip(labels, merged, strict=True)]
     names = [stage.value.name for stage in stages]
@@ -95,6 +99,16 @@ def _with_shared(shared: Mapping[str, Any], own: Mapping[str, Any]) -> toml.Tabl
     merged.merge(shared, SHARED)
     merged.merge(own, OWN_KEYS)
     return merged
+
+
+def _without_training(stage: toml.Tables) -> toml.Tables:
+    """Returns a stage's table; where the stage does not train, without what only training uses of the shared keys."""
+    if stage.data.get("trains", True) is not False:
+        return stage
+    layers = [(path.partition(".")[0], path, layer) for path, layer in stage.origins.items()]
+    unused = TRAINING_KEYS - {key for key, _, layer in layers if layer == OWN_KEYS}
+    data = {key: value for key, value in stage.data.items() if key not in unused}
+    return toml.Tables(data, {path: layer for key, path, layer in layers if key not in unused})
 
 
 def _origins(tables: toml.Tables, stages: Sequence[toml.Tables], written: Sequence[int]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from sojourn import sweep
 from sojourn.config import toml
 from sojourn.display import Display
 from sojourn.errors import ConfigError
+from sojourn.optim import Optim
 from sojourn.record import metrics
 from sojourn.record.checkpoint import checkpoints
 from sojourn.record.episodes.store import EpisodeStore
@@ -207,6 +208,22 @@ def test_what_cannot_be_repeated_is_refused(tmp_path: Path, old: str, new: str, 
         return
     with pytest.raises(ConfigError, match=message):
         load(tmp_path / "recipe.toml")
+
+
+def test_a_stage_that_collects_leaves_out_what_all_stages_share_for_training(tmp_path: Path) -> None:
+    stages = '[[stages]]\nname = "collect"\ntrains = false\n[[stages]]\nname = "rl"\n'
+    shared = (
+        'groups = { name = "slots", width = 3 }\nlosses = [{ name = "nll" }]\nminibatches = 2\noptim = { lr = 3e-4 }\n'
+    )
+    (tmp_path / "recipe.toml").write_text(shared + HEAD + stages)
+    for override in ((), ("optim.lr=2e-4",)):
+        collect, train = load(tmp_path / "recipe.toml", override).recipe.stages
+        assert (collect.losses, collect.minibatches, collect.optim) == ((), 1, Optim())
+        assert (len(train.losses), train.minibatches, train.optim.lr) == (1, 2, 2e-4 if override else 3e-4)
+    resolved = load(tmp_path / "recipe.toml")
+    assert resolved.table["stages"][0]["groups"]["width"] == 3
+    assert resolved.origins["stages.0.groups.width"] == resolved.origins["stages.1.groups.width"] != ""
+    assert "stages.0.optim.lr" not in resolved.origins
 
 
 def test_a_recipe_that_only_collects_is_refused(tmp_path: Path) -> None:
