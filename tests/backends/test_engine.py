@@ -3,7 +3,6 @@
 import asyncio
 import shutil
 import threading
-import time
 
 import numpy as np
 import pytest
