@@ -28,7 +28,7 @@ FILES = (
 def sojourn(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "COLUMNS": "200"}
     command = [sys.executable, "-m", "sojourn", *words]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
 
 
 def test_only_regular_files_are_opened(tmp_path):
@@ -97,7 +97,7 @@ print("done")
 """
     command = [sys.executable, "-c", code, str(run)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
     assert done.stdout == "done\n", done.stderr
 
 
