@@ -56,7 +56,7 @@ async def finish(env: DesktopEnv) -> Step:
 
 
 async def test_it_keeps_what_worlds_promise() -> None:
-    report = await check_env(Desktop(kinds=("calculator",)), episodes=1)
+    report = await check_env(Desktop(kinds=("calculator",)), episodes=1, timeout_s=600.0)
     assert report.passed, report.failed
 
 

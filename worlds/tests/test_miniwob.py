@@ -100,7 +100,7 @@ async def test_random_clicks_earn_much_less_than_the_expert(family):
 
 async def test_it_keeps_what_worlds_promise():
     for config in ({"pages": ("click-option", "enter-text")}, {"pages": ("click-checkboxes",), "choices": True}):
-        report = await check_env(MiniWoB(contexts=4, **config), episodes=2)
+        report = await check_env(MiniWoB(contexts=4, **config), episodes=2, timeout_s=600.0)
         assert report.passed, report.failed
 
 

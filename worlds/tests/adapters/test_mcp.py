@@ -57,7 +57,7 @@ def left_of(folder):
 
 async def test_a_server_keeps_the_promises_of_a_world(rows):
     family = MCP(instructions=rows, command=PLAIN, check="mcp_hooks:moved", hidden=HIDDEN, turns=6)
-    report = await check_env(family, episodes=1)
+    report = await check_env(family, episodes=1, timeout_s=600.0)
     assert report.passed, failed(report)
     assert report["forks are equal and independent"].outcome is Outcome.PASSED
     assert report["the expert succeeds"].outcome is Outcome.PASSED
