@@ -1,7 +1,7 @@
 """What the tests of Sojourn and of its worlds share.
 
 Torch runs on one thread: all tests share the cores. Properties are tried without a limit of time. Nothing waits for the
-disk, as no test cuts the power.
+disk, as no test cuts the power. What is printed has neither the colours nor the width that the environment asks for.
 """
 
 import os
@@ -14,6 +14,9 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "GITHUB_ACTIONS", "TTY_COMPATIBLE", "NO_COLOR", "COLUMNS",
+             "LINES", "TERMINAL_WIDTH"):  # fmt: skip
+    os.environ.pop(name, None)
 ROOT = Path(__file__).parent
 sys.path[:0] = [str(folder) for folder in (ROOT, ROOT / "worlds", ROOT / "tests")]  # what both trees of tests share
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -23,7 +23,7 @@ name = "toy"
 """
 
 
-def sojourn(folder: Path, *words: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def sojourn(folder: Path, *words: str, timeout: float = 200) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "COLUMNS": "200"}
     return subprocess.run(
         [sys.executable, "-m", "sojourn", *words],

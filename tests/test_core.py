@@ -73,7 +73,7 @@ def trace(folder: Path) -> Trace:
     """Returns the files on the path from the command to the optimizer's second step, and all that are entered."""
     (folder / "recipe.toml").write_text(RECIPE)
     command = [sys.executable, __file__, "trace", str(folder / "recipe.toml"), str(folder / "run")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=800)
     assert done.returncode == 0, done.stderr
     return Trace(*json.loads(next(line for line in done.stdout.splitlines() if line.startswith("[["))))
 

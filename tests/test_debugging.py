@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 from test_cli import sojourn
-from test_failures import RECIPE, one_sentence
+from test_failures import one_sentence, recipe
 
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
@@ -47,7 +47,7 @@ CHOOSES = "agent={name='plain',choices=true}"
 
 def run(folder: Path, world: str, *words: str):
     (folder / "worlds.py").write_text(WORLDS)
-    (folder / "r.toml").write_text(RECIPE.format(world=world))
+    (folder / "r.toml").write_text(recipe(world))
     return sojourn(folder, *words)
 
 

@@ -80,7 +80,7 @@ def printed(folder: Path, *words: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "COLUMNS": "100"}
     environment |= {"SOJOURN_TRACEBACK": "", "PYTHONIOENCODING": "utf-8", "NO_COLOR": "1"}
     command = [sys.executable, "-m", "sojourn", *words]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=120)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=200)
     text = (done.stdout + done.stderr).decode()
     odd = {character for character in text if not (character in "\n\t" or character.isprintable())}
     assert not odd, (odd, text[:2000])

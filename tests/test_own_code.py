@@ -118,7 +118,7 @@ def folder(tmp_path_factory) -> Path:
 def sojourn(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "COLUMNS": "200", **environment}
     command = [sys.executable, "-m", "sojourn", *words]
-    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=200)
 
 
 @pytest.mark.parametrize("command", CASES)
@@ -164,7 +164,7 @@ def test_a_key_in_an_error_is_said_by_its_name(folder):
 def test_arguments_that_are_no_text_are_refused(folder):
     command = [sys.executable, "-m", "sojourn", "show", b"runs/\xff"]
     variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
-    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=200)
     assert done.returncode == 2
     assert done.stderr == (
         "sojourn: argument 2 is 'runs/\\udcff', which is not UTF-8: rename the file, or name a parent folder\n"

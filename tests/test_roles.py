@@ -128,7 +128,7 @@ def test_the_type_checker_accepts_every_component_in_its_role(tmp_path: Path) ->
     repository = Path(__file__).parents[1]
     (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [f"{repository}", f"{repository}/worlds"]}))
     command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--outputjson"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=800)
     errors = [d for d in json.loads(done.stdout)["generalDiagnostics"] if d["severity"] == "error"]
     assert [error["message"].splitlines()[0] for error in errors] == [
         'Type "type[Unfit]" is not assignable to declared type "type[Estimator]"',

@@ -35,6 +35,7 @@ from sojourn.record.summary import Summary
 from sojourn.secrets import masked, masked_table
 from sojourn.version import VERSION
 
+READERS_S, WRITER_S = 10.0, 0.3  # for which a writer waits for those who look at the lock, and for another writer
 NEXT_CONFIG = "next config"  # in versions.json while the config is replaced: the digest of the new one
 PACKAGES = (
     "numpy",
@@ -338,10 +339,23 @@ def _lock(folder: Path) -> int:
 
 
 def _acquire(descriptor: int) -> None:
-    """Acquires the lock; it retries, since `run_status.locked` holds it for a moment to see whether a run is active."""
-    for _ in range(30):
+    """Acquires the lock. It waits for readers, since `run_status.locked` shares it for a moment to see whether a run is
+    active, and for a writer that is about to end."""
+    began = time.monotonic()
+    while True:
         try:
             return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            if time.monotonic() - began > (READERS_S if _is_shared(descriptor) else WRITER_S):
+                raise
             time.sleep(0.01)
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _is_shared(descriptor: int) -> bool:
+    """Returns whether readers alone hold the lock."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return True

@@ -3,7 +3,6 @@
 import asyncio
 import shutil
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -499,17 +498,20 @@ async def test_close_fails_what_is_under_way():
     engine = open_engine(build("llama"), stops=())
     under_way = asyncio.create_task(engine.sample(Prompt(tokens_of(1, 10)), SamplingParams(150)))
     await until(engine, lambda stats: stats.sampled_tokens >= 1)
-    reading = threading.Event()
+    reading, closing = threading.Event(), threading.Event()
 
     def weights():
         reading.set()
-        time.sleep(0.05)  # still at it when the engine closes
+        assert closing.wait(100)  # still at it when the engine closes
         yield from ()
 
     publishing = asyncio.create_task(engine.publish(weights(), 1))
     while not reading.is_set():  # noqa: ASYNC110 (it is set in another thread)
         await asyncio.sleep(0)
-    await engine.close()
+    closed = asyncio.create_task(engine.close())
+    await asyncio.sleep(0)
+    closing.set()
+    await closed
     for asked in (under_way, publishing):
         with pytest.raises(InfrastructureError, match="closed"):
             await asked

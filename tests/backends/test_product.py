@@ -38,6 +38,7 @@ def test_a_product_in_any_layout(size, turned, half):
 
 @HALF
 def test_neither_stride_is_one_and_nothing_at_all(half):
+    torch.manual_seed(0)
     x, weight = torch.randn(6, 20)[:, ::2], torch.randn(8, 30)[:, ::3]
     close(product.linear(x, weight, bf16=half), rounded(x, half) @ rounded(weight, half).T, 10)
     assert product.linear(x[:0], weight, bf16=half).shape == (0, 8)
@@ -46,6 +47,7 @@ def test_neither_stride_is_one_and_nothing_at_all(half):
 
 @HALF
 def test_a_sum_has_one_order_on_however_many_threads_and_rows(half):
+    torch.manual_seed(0)
     x, weight, threads = torch.randn(700, 300), torch.randn(200, 300), torch.get_num_threads()
     try:
         found = []
@@ -87,6 +89,7 @@ def test_what_is_frozen_has_no_gradient():
 
 
 def test_without_a_compiler_torch_multiplies(monkeypatch):
+    torch.manual_seed(0)
     x, weight, bias = torch.randn(5, 8), torch.randn(3, 8), torch.randn(3)
     monkeypatch.setattr(product, "_library", lambda bf16: None)
     close(product.linear(x, weight, bias), x.double() @ weight.double().T + bias.double(), 8)

@@ -31,7 +31,7 @@ def test_the_cores_are_shared_out(pool, count):
     meet = threading.Barrier(count)
 
     def threads() -> int:
-        meet.wait(10)  # each on a thread of its own
+        meet.wait(100)  # each on a thread of its own
         return openmp().omp_get_max_threads()
 
     assert list(pool.run([threads] * count)) == [cores // count] * count
@@ -77,7 +77,10 @@ def test_what_is_not_taken_holds_up_what_comes_next(pool):
     begun: list[int] = []
     given = pool.run([lambda n=n: begun.append(n) for n in range(9)])
     next(given)
-    time.sleep(0.1)
+    give_up = time.monotonic() + 100
+    while len(begun) < 3 and time.monotonic() < give_up:
+        time.sleep(0.001)
+    time.sleep(0.1)  # in which no further one begins
     assert sorted(begun) == [0, 1, 2]
     given.close()
     assert sorted(begun) == [0, 1, 2]

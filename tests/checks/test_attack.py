@@ -293,7 +293,8 @@ class Ask:
 
 @pytest.mark.parametrize("bounded", [False, True])
 async def test_a_query_without_end_is_tried(bounded, monkeypatch):
-    monkeypatch.setattr(case, "STALL_S", 0.5)
+    if not bounded:  # whose other calls may take their time on a busy machine
+        monkeypatch.setattr(case, "STALL_S", 0.5)
     found = await attack_env(Tools(cls=Ask, arguments={"bounded": bounded}), only=["stalls"])
     stalls = found.report["stalls"]
     assert stalls.outcome is (Outcome.PASSED if bounded else Outcome.FAILED), stalls.detail

@@ -257,7 +257,7 @@ class Family(World):
 async def test_what_outlives_a_killed_process_is_caught(tmp_path, monkeypatch, env):
     (tmp_path / "held_family.py").write_text(HELD)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("sojourn.checks.env.other_process.ENDS_S", 5.0 if env == "Held" else 0.5)
+    monkeypatch.setattr("sojourn.checks.env.other_process.ENDS_S", 100.0 if env == "Held" else 0.5)
     try:
         report = await check_env(__import__("held_family").Family(env))
     finally:

@@ -6,12 +6,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from trained_run import final_weights
+from trained_run import KILLED, final_weights
 
 from sojourn.batch.flatten import flatten
 from sojourn.config import toml
@@ -207,16 +206,12 @@ def test_a_killed_run_resumes_with_nothing_lost_or_repeated_and_on_policy_to_the
     killed = tmp_path / "killed"
     command = [sys.executable, "-m", "sojourn", "train"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    process = subprocess.Popen(
-        [*command, str(tmp_path / "recipe.toml"), "--out", str(killed)], env=environment, stdout=subprocess.DEVNULL
-    )
-    give_up = time.monotonic() + 200
-    while process.poll() is None and time.monotonic() < give_up:
-        found = checkpoint.latest(killed / "checkpoints")
-        if found is not None and found.step >= 3:  # in the second stage
-            process.send_signal(signal.SIGKILL)
-        time.sleep(0.02)
-    assert process.wait() == -signal.SIGKILL, "the run ended before it could be killed"
+    dying = [sys.executable, "-c", KILLED, "train", str(tmp_path / "recipe.toml"), "--out", str(killed)]
+    died = subprocess.run(dying, env=environment, stdout=subprocess.DEVNULL, check=False)
+    assert died.returncode == -signal.SIGKILL
+    found = checkpoint.latest(killed / "checkpoints")
+    assert found is not None
+    assert found.step == 3  # in the second stage
     subprocess.run([*command, "--resume", str(killed)], env=environment, check=True, stdout=subprocess.DEVNULL)
     if max_lag == 0:
         assert_same_weights(run(resolved, tmp_path / "whole"), killed)

@@ -38,6 +38,7 @@ class Slow:
         return Step(SEEN, {agent: 0.0})
 
     async def fork(self):
+        self.places.append(threading.current_thread().name)
         assert self.go.wait(PATIENCE_S)
         twin = Slow(self.go, self.places, self.closed)
         twin.steps = self.steps
@@ -197,7 +198,7 @@ async def test_a_fork_that_is_given_up_is_closed():
     env = world.make()
     await env.start()
     fork = asyncio.ensure_future(env.fork())
-    await asyncio.sleep(0.05)
+    await until(lambda: len(world.places) == 3)  # before it has begun, it would never be made
     fork.cancel()
     await asyncio.sleep(0)
     world.go.set()

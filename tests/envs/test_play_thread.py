@@ -28,6 +28,7 @@ class Waits:
     """Go on when you are told to."""
 
     go: ClassVar[threading.Event] = threading.Event()
+    begun: ClassVar[threading.Event] = threading.Event()
     closed: ClassVar[list[str]] = []
 
     def __init__(self, seed: int):
@@ -36,11 +37,13 @@ class Waits:
 
     def wait(self) -> str:
         """Waits."""
+        self.begun.set()
         assert self.go.wait(PATIENCE_S)
         return "waited"
 
     def spin(self) -> str:
         """Counts for ever."""
+        self.begun.set()
         n = 0
         while True:
             n += 1
@@ -107,6 +110,7 @@ async def started(plain: type):
 @pytest.fixture(autouse=True)
 def fresh():
     Waits.go.clear()
+    Waits.begun.clear()
     Waits.closed.clear()
     yield
     Waits.go.set()
@@ -116,6 +120,15 @@ async def until(true) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not true():  # noqa: ASYNC110  (a thread brings it about)
             await asyncio.sleep(0.001)
+
+
+async def given_up(env, name: str) -> None:
+    """Gives a tool up once it runs: one that has not begun would never be called."""
+    step = asyncio.ensure_future(env.step("agent", say(name)))
+    await until(Waits.begun.is_set)
+    step.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(step, PATIENCE_S)
 
 
 async def test_the_event_loop_goes_on_while_a_tool_takes_long():
@@ -150,8 +163,7 @@ async def test_what_a_tool_raises_comes_back():
 
 async def test_a_tool_in_python_that_never_ends_is_stopped_when_its_play_is_closed():
     env = await started(Waits)
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(env.step("agent", say("spin")), 0.05)
+    await given_up(env, "spin")
     await asyncio.wait_for(env.close(), PATIENCE_S)
     await until(lambda: Waits.closed == ["here"])
     await until(lambda: not any(thread.ident == env.game.thread for thread in threading.enumerate()))
@@ -159,8 +171,7 @@ async def test_a_tool_in_python_that_never_ends_is_stopped_when_its_play_is_clos
 
 async def test_close_does_not_wait_for_a_tool_that_runs():
     env = await started(Waits)
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(env.step("agent", say("wait")), 0.05)
+    await given_up(env, "wait")
     await asyncio.wait_for(env.close(), PATIENCE_S)
     assert not Waits.closed  # not before the tool has ended
     Waits.go.set()
@@ -184,18 +195,22 @@ async def test_objects_without_an_owner_leave_no_thread():
 async def test_a_tool_without_end_is_a_failure_in_bounded_time_then_a_loss_and_holds_up_no_other_episode(plain, said):
     family, honest = as_family(plain), as_family(Waits)
     first = family.tasks("train")[0]
-    limits = Limits(turns=1, stall_s=0.4)
+    limits = Limits(turns=1)
 
     def runner(world, text: str, seconds: float) -> Runner:
         config = Rollout(limits=replace(limits, stall_s=seconds), retries=0)
         return Runner(config, world, Plain(), renderer(), Says(text), 4096, 0)
 
-    stuck = runner(family, said, 0.4)
-    failing = asyncio.ensure_future(stuck.play_episode(first, SamplingParams(200), "x"))
+    patient = runner(family, said, PATIENCE_S).play_episode(first, SamplingParams(200), "x")
+    waiting = asyncio.ensure_future(patient)
     other = await runner(honest, "stop()", PATIENCE_S).play_episode(honest.tasks("train")[0], SamplingParams(200), "y")
     assert [t.ending for t in other.trajectories] == [Ending.DONE]
-    assert not failing.done()  # the other episode did not wait for it
-    failed = await asyncio.wait_for(failing, PATIENCE_S)
+    assert not waiting.done()  # the other episode did not wait for it
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(waiting, PATIENCE_S)
+    stuck = runner(family, said, 0.4)
+    failed = await asyncio.wait_for(stuck.play_episode(first, SamplingParams(200), "x"), PATIENCE_S)
     assert failed.error == "InfrastructureError: the world did not answer within 0.4 s (rollout.limits.stall_s)"
     stuck._episode_counts[id(family)].completed = 2  # once episodes of this world have ended well
     lost = await asyncio.wait_for(stuck.play_episode(first, SamplingParams(200), "x"), PATIENCE_S)

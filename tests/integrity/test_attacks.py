@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,7 @@ async def tried(env, actions) -> Step | None:
 
 
 async def honest(env) -> Step:
+    env.family = replace(env.family, timeout_s=60.0)  # only attacks are to run into a limit, on a busy machine too
     while True:
         action = env.expert()
         action = await action if inspect.isawaitable(action) else action
@@ -150,6 +152,7 @@ async def test_repo(attack):
 async def test_repo_knowing_the_tests_by_heart():
     """What is seen is answered, from a table; what is not seen is not."""
     env, file, module = repository()
+    env.family = replace(env.family, timeout_s=60.0)
     await env.start()
     table = {
         (case.function, json.dumps(case.arguments)): right

@@ -340,7 +340,7 @@ BREAKS = {
 
 @pytest.mark.parametrize("how", BREAKS)
 async def test_a_page_that_an_action_breaks_is_lost(how):
-    async with world(contexts=1, timeout_s=4.0) as family:
+    async with world(contexts=1, timeout_s=10.0) as family:
         async with visit(family, "click-test") as (env, _):
             await script(env, BREAKS[how])
             step = await act(env, "hover 80,120")
@@ -356,9 +356,11 @@ async def test_a_page_that_is_gone_is_lost(what):
         async with visit(family, "click-test") as (env, _):
             tab = env._tab
             if what == "renderer":
+                gone = asyncio.Event()
+                tab.page.on("crash", lambda _: gone.set())
                 session = await tab.context.new_cdp_session(tab.page)
                 crashing = asyncio.ensure_future(session.send("Page.crash"))
-                await asyncio.wait([crashing], timeout=1)
+                await asyncio.wait_for(gone.wait(), 100)
                 crashing.cancel()
                 await asyncio.gather(crashing, return_exceptions=True)
             else:

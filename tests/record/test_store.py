@@ -233,9 +233,8 @@ def test_scores_that_do_not_fit_are_refused_and_leave_nothing(tmp_path: Path):
 
 
 def test_readers_work_beside_a_writer(tmp_path: Path):
-    reader = EpisodeStore(tmp_path)
     seen: list[int] = []
-    with EpisodeStore(tmp_path, write=True) as writer:
+    with EpisodeStore(tmp_path) as reader, EpisodeStore(tmp_path, write=True) as writer:
         for step in range(4):
             group, scores, _ = make_group(step)
             writer.append("rl", step, [group], [scores])

@@ -142,7 +142,8 @@ class World:
 
 
 def runner(world: World, agent: Plain | None = None, **rollout) -> Runner:
-    limits = Limits(turns=5, stall_s=0.3)
+    starts_programs = issubclass(world.broken, (LosesItsChild, Interrupted))  # which takes a while on a busy machine
+    limits = Limits(turns=5, stall_s=60.0 if starts_programs else 0.3)
     config = Rollout(limits=limits, **rollout)
     return Runner(config, world, agent or Plain(), renderer(), Says(), 512, 0)
 

@@ -200,7 +200,7 @@ def test_a_killed_run_resumes_with_the_same_buffer(tmp_path: Path, step: int):
     whole, killed = train(tmp_path / "whole", *options, recipe=RUN), tmp_path / "killed"
     paths = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
     code = KILLED.format(paths=paths, step=step, path=str(killed), options=options)
-    died = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=240)
+    died = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=800)
     assert died.returncode == -signal.SIGKILL, died.stderr
     sojourn.train(killed, resume=True, progress=False)
     one, other = weights(whole), weights(killed)

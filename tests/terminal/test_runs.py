@@ -54,7 +54,7 @@ def test_states(run, tmp_path):
 def test_looking_at_a_lock_keeps_nobody_from_it(run):
     with (run / "lock").open() as looking:
         fcntl.flock(looking, fcntl.LOCK_SH)  # as `locked` does for a moment
-        released = threading.Timer(0.03, lambda: fcntl.flock(looking, fcntl.LOCK_UN))
+        released = threading.Timer(0.5, lambda: fcntl.flock(looking, fcntl.LOCK_UN))
         released.start()
         RunFolder.open(run).close()
         released.join()

@@ -68,7 +68,7 @@ class Tab:
         self.context = browser.new_context(**options)
         self.page = self.context.new_page()
         self.address = address
-        self.page.set_default_timeout(20_000)
+        self.page.set_default_timeout(100_000)
         self.asked: list[str] = []
         self.wrong: list[str] = []
         self.page.on("request", lambda request: self.asked.append(request.url))

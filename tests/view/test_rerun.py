@@ -121,11 +121,17 @@ class Browser:
         """The page when its re-run is over."""
         rerun = self.rerun(page)
         with rerun.state_changed:
-            assert rerun.state_changed.wait_for(lambda: rerun.over, 60), rerun.state
+            assert rerun.state_changed.wait_for(lambda: rerun.over, 200), rerun.state
         return self.get(page.url.path)
 
     def rerun(self, page: Any) -> Any:
         return self.reruns.get(page.url.path.rpartition("/")[2])
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch) -> None:
+    """Has pages wait for their world on a busy machine too."""
+    monkeypatch.setattr("sojourn.view.pages.rerun.WORLD_WAIT_S", 100.0)
 
 
 @pytest.fixture
@@ -385,19 +391,21 @@ def test_ending_the_viewer_closes_the_worlds(tmp_path: Path, end: signal.Signals
     )
     assert server.stdout is not None
     try:
-        client = httpx.Client(base_url=server.stdout.readline().split()[2], follow_redirects=True)
+        client = httpx.Client(base_url=server.stdout.readline().split()[2], follow_redirects=True, timeout=100)
         with EpisodeStore(tmp_path / "runs" / "marking") as store:
             entry = next(iter(store.query()))
         token = re.search(r'name="token" value="([^"]+)"', client.get(f"/rerun/1/marking/{entry.id}").text)
         assert token
         form = {"token": token[1], "run": "marking", "episode": entry.id, "turn": 1, "player": "person"}
         page = client.post("/rerun", data=form, headers={"origin": str(client.base_url).rstrip("/")})
+        while "waiting for your action" not in page.text and page.is_success and "failed" not in page.text:
+            page = client.get(page.url)
         assert "waiting for your action" in page.text, page.text
         client.close()
         assert not (tmp_path / "closed").exists()
     finally:
         server.send_signal(end)
-        server.wait(30)
+        server.wait(100)
         server.stdout.close()
     assert (tmp_path / "closed").exists()
 

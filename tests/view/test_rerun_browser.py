@@ -33,6 +33,7 @@ def test_a_person_plays_in_a_browser_and_saves_the_episode(tmp_path: Path) -> No
         with playwright.sync_playwright() as started:
             browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
             page = browser.new_page()
+            page.set_default_timeout(100_000)
             wrong: list[str] = []
             page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
             page.goto(f"{address}/runs/toy/episodes/{entry.id}")
@@ -51,7 +52,7 @@ def test_a_person_plays_in_a_browser_and_saves_the_episode(tmp_path: Path) -> No
             browser.close()
     finally:
         server.send_signal(signal.SIGINT)
-        assert server.wait(20) is not None
+        assert server.wait(100) is not None
         server.stdout.close()
     with EpisodeStore(out / "toy-reruns") as store:
         kept = store.read(next(iter(store.query()))).episode

@@ -49,7 +49,7 @@ async def answered(env: GroundingEnv, said: str | None = None) -> Step:
 
 async def test_it_keeps_what_worlds_promise() -> None:
     for config in ({"observation": "text"}, {"sources": ("drawn",), "answer": "box", "reward": "gaussian"}):
-        report = await check_env(Grounding(**config), episodes=3)  # type: ignore[arg-type]
+        report = await check_env(Grounding(**config), episodes=3, timeout_s=600.0)  # type: ignore[arg-type]
         assert report.passed, report.failed
 
 

@@ -100,7 +100,7 @@ async def test_random_clicks_earn_much_less_than_the_expert(family):
 
 async def test_it_keeps_what_worlds_promise():
     for config in ({"pages": ("click-option", "enter-text")}, {"pages": ("click-checkboxes",), "choices": True}):
-        report = await check_env(MiniWoB(contexts=4, **config), episodes=2)
+        report = await check_env(MiniWoB(contexts=4, **config), episodes=2, timeout_s=600.0)
         assert report.passed, report.failed
 
 
@@ -410,11 +410,11 @@ async def test_a_close_that_is_given_up_goes_on():
     closing.cancel()
     with suppress(asyncio.CancelledError):
         await closing
-    for _ in range(200):
+    for _ in range(2_000):
         if children() <= before:
             return
         await asyncio.sleep(0.05)
-    raise AssertionError("Chromium is still there after 10 s")
+    raise AssertionError("Chromium is still there after 100 s")
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
@@ -427,9 +427,11 @@ async def test_a_crash_is_not_the_agents_fault_and_the_next_episode_works(what):
                 for pid in children() - before:
                     kill(pid, SIGKILL)
             else:
+                gone = asyncio.Event()
+                env._tab.browser.on("disconnected", lambda _: gone.set())
                 session = await env._tab.context.new_cdp_session(env._tab.page)
                 crashing = asyncio.ensure_future(session.send("Browser.crash"))
-                await asyncio.wait([crashing], timeout=1)
+                await asyncio.wait_for(gone.wait(), 100)
                 crashing.cancel()
                 await asyncio.gather(crashing, return_exceptions=True)
             with pytest.raises(InfrastructureError):

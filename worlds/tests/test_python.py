@@ -97,12 +97,12 @@ async def test_a_random_policy_earns_next_to_nothing():
 
 
 async def test_it_keeps_its_promises():
-    report = await check_env(Python(kinds=("cipher",), form="native", turns=4, timeout_s=2), episodes=1)
+    report = await check_env(Python(kinds=("cipher",), form="native", turns=4), episodes=1, timeout_s=600.0)
     assert report.passed, report.failed
 
 
 async def test_variables_last_until_the_session_ends():
-    env = enter(timeout_s=1, turns=20)
+    env = enter(timeout_s=4, turns=20)
     await env.start()
     assert shown(await env.step("agent", say("```python\nx = 2\nx * 3\n```"))) == "6"
     assert shown(await env.step("agent", say("open('note', 'w').write('n'); print(x)"))) == "2"
@@ -145,7 +145,7 @@ async def test_what_is_no_action_is_refused():
 
 
 async def test_a_fork_has_the_variables_and_goes_its_own_way():
-    env = enter(turns=20, timeout_s=2)
+    env = enter(turns=20)
     await env.start()
     for code in (
         "import os\nx = [1]",

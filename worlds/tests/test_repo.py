@@ -143,7 +143,7 @@ async def test_a_random_policy_earns_nothing():
 
 
 async def test_it_keeps_its_promises():
-    report = await check_env(Repo(modules=1, turns=6), episodes=1)
+    report = await check_env(Repo(modules=1, turns=6), episodes=1, timeout_s=600.0)
     assert report.passed, report.failed
 
 

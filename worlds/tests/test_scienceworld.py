@@ -47,7 +47,9 @@ async def finish(play: ScienceWorldPlay) -> list[Step]:
 
 
 async def test_promises(kept) -> None:
-    report = await check_env(family(kept, experiments=("lifespan-longest-lived",), turns=8), episodes=1)
+    report = await check_env(
+        family(kept, experiments=("lifespan-longest-lived",), turns=8), episodes=1, timeout_s=600.0
+    )
     assert report.passed, report.failed
 
 

@@ -113,7 +113,7 @@ async def test_a_random_policy_earns_next_to_nothing():
 
 
 async def test_it_keeps_its_promises():
-    report = await check_env(Terminal(kinds=("tidy", "release"), turns=6), episodes=1)
+    report = await check_env(Terminal(kinds=("tidy", "release"), turns=6), episodes=1, timeout_s=600.0)
     assert report.passed, report.failed
 
 

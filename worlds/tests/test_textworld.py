@@ -36,7 +36,7 @@ async def finish(play: TextWorldPlay) -> list[Step]:
 
 
 async def test_promises(cache: str) -> None:
-    report = await check_env(TextWorld(cache=cache, choices=True, **SMALL), episodes=2)
+    report = await check_env(TextWorld(cache=cache, choices=True, **SMALL), episodes=2, timeout_s=600.0)
     assert report.passed, report.failed
 
 

@@ -48,7 +48,7 @@ async def finish(play: ExpressPlay) -> list[Step]:
 
 
 async def test_promises() -> None:
-    report = await check_env(TextWorldExpress(games=("coin", "sorting"), choices=True), max_turns=150)
+    report = await check_env(TextWorldExpress(games=("coin", "sorting"), choices=True), max_turns=150, timeout_s=600.0)
     assert report.passed, report.failed
 
 

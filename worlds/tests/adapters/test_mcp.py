@@ -57,7 +57,7 @@ def left_of(folder):
 
 async def test_a_server_keeps_the_promises_of_a_world(rows):
     family = MCP(instructions=rows, command=PLAIN, check="mcp_hooks:moved", hidden=HIDDEN, turns=6)
-    report = await check_env(family, episodes=1)
+    report = await check_env(family, episodes=1, timeout_s=600.0)
     assert report.passed, failed(report)
     assert report["forks are equal and independent"].outcome is Outcome.PASSED
     assert report["the expert succeeds"].outcome is Outcome.PASSED
@@ -125,7 +125,7 @@ async def test_an_expected_answer_needs_no_checker(tmp_path):
 
 
 async def test_failures_of_the_server_are_not_the_agents(rows):
-    family = MCP(instructions=rows, command=LEDGER, check="mcp_hooks:odd", timeout_s=20.0)
+    family = MCP(instructions=rows, command=LEDGER, check="mcp_hooks:odd", timeout_s=100.0)
     env = family.make(family.tasks("train")[0])
     await env.start()
     with pytest.raises(InfrastructureError, match=r"odd gave 7: return a number"):
@@ -181,7 +181,7 @@ def test_nothing_is_left_when_python_is_killed(rows, tmp_path):
     player.send_signal(signal.SIGKILL)
     player.wait()
     player.stdout.close()
-    for _ in range(500):
+    for _ in range(5_000):
         if not left_of(folder) and not folder.exists():
             return
         time.sleep(0.02)
@@ -196,7 +196,7 @@ def served():
         port = free.getsockname()[1]
     server = subprocess.Popen([sys.executable, str(HERE / "mcp_http.py"), str(port)], stderr=subprocess.DEVNULL)
     try:
-        for _ in range(600):
+        for _ in range(2_000):
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
                     break
