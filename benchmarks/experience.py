@@ -1,8 +1,8 @@
 """Compares ways to choose what a step learns from: curricula, sources, and methods on the same recorded data.
 
     python benchmarks/experience.py                                          # all; hours on two cores
-    python benchmarks/experience.py --world toy                              # one world
-    python benchmarks/experience.py --world toy --part curricula --seeds 0,1   # some, in the work folder alone
+    python benchmarks/experience.py --world toy --part curricula             # one part; up to an hour
+    python benchmarks/experience.py --world toy --part curricula --seeds 0,1   # some seeds, in the work folder alone
     python benchmarks/experience.py --dry                                    # builds every recipe, runs nothing
 
 Two worlds whose tasks differ widely in difficulty: the toy with six levels, and lakes of ice of five sizes. For each
@@ -15,7 +15,7 @@ lakes.
 *Curricula* and *sources* are compared with the recipe itself, `live`: live groups of shuffled tasks, by GRPO. *Methods*
 learn from what that run of the same seed recorded (`distilled` from the policy that it ended with, on tokens of its
 own), and are compared with that run. What is finished stays in `--folder`; `bakeoff.py` says how trainings are run and
-compared. Only all parts of a world, with all its seeds, are written to `results`, as `experience_<world>.json`.
+compared. A part of a world with all its seeds is written to `results`, as `experience_<world>_<part>.json`.
 """
 
 from __future__ import annotations
@@ -173,14 +173,11 @@ def main(given: Sequence[str]) -> None:
                 print(f"{world}, {part}: {variant} can be built")
         return
     options.folder.mkdir(parents=True, exist_ok=True)
-    whole = options.part is None and options.seeds is None
-    for world in options.world or WORLDS:
-        found: dict[str, Any] = {}
-        for part in options.part or PARTS:
-            seeds = options.seeds or WORLDS[world].seeds
-            found[part] = compared(world, part, seeds, options.folder.resolve(), options.workers)
-            print(f"{world}, {part}", told(BASE, found[part]), sep="\n", flush=True)
-        print(write(f"experience_{world}", found, folder=RESULTS if whole else options.folder))
+    for world, part in chosen:
+        seeds = options.seeds or WORLDS[world].seeds
+        done = compared(world, part, seeds, options.folder.resolve(), options.workers)
+        print(f"{world}, {part}", told(BASE, done), sep="\n", flush=True)
+        print(write(f"experience_{world}_{part}", done, folder=options.folder if options.seeds else RESULTS))
 
 
 if __name__ == "__main__":
