@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -263,10 +264,12 @@ class Ask:
 
     seed: int
     bounded: bool = False
+    opened: ClassVar[list[sqlite3.Connection]] = []
 
     def __post_init__(self) -> None:
         self.given: str | None = None
         self.database = sqlite3.connect(":memory:")
+        self.opened.append(self.database)
         if self.bounded:
             self.database.set_progress_handler(lambda: 1, 100_000)
 
@@ -291,6 +294,16 @@ class Ask:
         self.database.close()
 
 
+@pytest.fixture
+def interrupted():
+    yield
+    for database in Ask.opened:  # a query without end would keep a core busy beside all later tests
+        with suppress(sqlite3.ProgrammingError):  # of a play whose database is closed
+            database.interrupt()
+    Ask.opened.clear()
+
+
+@pytest.mark.usefixtures("interrupted")
 @pytest.mark.parametrize("bounded", [False, True])
 async def test_a_query_without_end_is_tried(bounded, monkeypatch):
     if not bounded:  # whose other calls may take their time on a busy machine

@@ -77,8 +77,11 @@ class Waits:
 class Database:
     """Ask the database."""
 
+    opened: ClassVar[list[sqlite3.Connection]] = []
+
     def __init__(self, seed: int):
-        self.database = sqlite3.connect(":memory:")  # which may be used in one thread only
+        self.database = sqlite3.connect(":memory:")  # which may be used in one thread only, but for `interrupt`
+        self.opened.append(self.database)
         self.left = 3
 
     def query(self, sql: str) -> str:
@@ -114,6 +117,9 @@ def fresh():
     Waits.closed.clear()
     yield
     Waits.go.set()
+    for database in Database.opened:  # a query without end would keep a core busy beside all later tests
+        database.interrupt()
+    Database.opened.clear()
 
 
 async def until(true) -> None:
