@@ -17,7 +17,7 @@ demo: setup browser
 	$(BIN)/sojourn train recipes/miniwob/train.toml
 
 test: setup browser worlds
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/worlds
 	$(BIN)/ruff check .
