@@ -25,7 +25,7 @@ lint: $(VENV)/worlds
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 dry: setup browser
-	for recipe in recipes/*/*.toml; do $(BIN)/sojourn train --dry $$recipe > /dev/null && echo "$$recipe can be built" || exit 1; done
+	printf '%s\n' recipes/*/*.toml | xargs -P 2 -I {} sh -c '$(BIN)/sojourn train --dry {} > /dev/null && echo "{} can be built"'
 
 docs: .venvs/docs/ready
 	NO_MKDOCS_2_WARNING=1 .venvs/docs/bin/mkdocs build --strict

@@ -31,7 +31,7 @@ class Estimate(NamedTuple):
 
     @property
     def percent(self) -> str:
-        return f"{100 * self.mean:.0f}% [{100 * self.low:.0f}–{100 * self.high:.0f}]"
+        return f"{100 * self.mean:z.0f}% [{100 * self.low:z.0f}–{100 * self.high:z.0f}]"  # z: no "-0"
 
 
 NOTHING = Estimate(math.nan, math.nan, math.nan, 0)

@@ -1,5 +1,5 @@
-"""Describes the methods (estimators, losses, streams, filters, rewards and curricula): their sources, what they need,
-and what they can be combined with.
+"""Describes the methods (estimators, losses, streams, filters, rewards, curricula and sources of groups): their papers,
+what they need, and what they can be combined with.
 
 Everything is read from the components themselves, so that the descriptions cannot differ from the code.
 """
@@ -23,8 +23,8 @@ from sojourn.errors import ConfigError, MissingExtraError
 from sojourn.protocols import Stateful
 from sojourn.train.recipe import Recipe
 
-KINDS = ("estimator", "loss", "stream", "filter", "reward", "curriculum")
-PLURALS = {"loss": "losses", "curriculum": "curricula"}  # of the others: with an s
+KINDS = ("estimator", "loss", "stream", "filter", "reward", "curriculum", "groups")
+PLURALS = {"loss": "losses", "curriculum": "curricula", "groups": "sources of groups"}  # of the others: with an s
 SOURCE = re.compile(r"\(((?:[^()]|\([^()]*\))*(?:arXiv:\d{4}\.\d{4,5}|\b(?:19|20)\d\d\b)(?:[^()]|\([^()]*\))*)\)")
 NEEDS_IN_WORDS = {  # what a loss reads of the trainer's forward pass, in words
     "entropy": "the entropy of its own forward pass",
@@ -112,7 +112,7 @@ def _page() -> Iterator[str]:
     yield "# Methods"
     yield ""
     yield 'Made by `sojourn methods --markdown`. A recipe names them: `estimator = { name = "grpo" }`,'
-    yield '`losses = [{ name = "ppo" }]`, `streams = [{ name = "entropy" }]`; what does not go together is refused'
+    yield '`losses = [{ name = "ppo" }]`, `groups = { name = "dagger" }`; what does not go together is refused'
     yield "before a run begins. `sojourn check NAME` checks any of them, or your own. *Unverified* marks a method whose"
     yield "source nobody could read: the text that was read instead follows, and a run prints a note at its start."
     for kind in KINDS:
@@ -158,7 +158,8 @@ def _docstring(module: str, name: str) -> str:
 
 def _method(kind: str, name: str) -> Method:
     cls = find(kind, name)
-    component = build(kind, {"name": name}).value
+    # Many sources of groups have fields without a default, and all that is said of them is in the class.
+    component = cls if kind == "groups" else build(kind, {"name": name}).value
     own = NEEDS_IN_WORDS if kind == "loss" else {}
     needs = tuple(own.get(need) or need for need in sorted(component.needs if kind in ("estimator", "loss") else ()))
     needs += ("a critic",) if reads_critic(component) else ()
@@ -178,7 +179,7 @@ def _summary_and_sources(text: str) -> Summary:
 def _goes_with(kind: str, component: Any) -> str:
     """Returns what a component can be combined with, and what holds for it in a run."""
     everything = {"estimator": "any loss", "loss": "any estimator", "filter": "any estimator"}
-    everything |= {"reward": "any world", "curriculum": "any world"}
+    everything |= {"reward": "any world", "curriculum": "any world", "groups": "any world"}
     facts = []
     if kind == "stream":
         everything["stream"] = "any estimator or loss"
@@ -188,7 +189,7 @@ def _goes_with(kind: str, component: Any) -> str:
         facts += ["is trained beside the policy"] * isinstance(component, Learns)
     facts += ["gives the targets of a critic"] * ("targets" in provided(component))
     if based := any(field.name == "base" for field in fields(component)):
-        facts.append(f"any {kind}, as its base")
+        facts.append(f"any {'source' if kind == 'groups' else kind}, as its base")
     facts += ["worlds that make tasks of data"] * isinstance(component, BindsWorld)
     facts += [f"worlds that offer `{wanted}()`" for wanted in sorted(env_needs(component))]
     if isinstance(component, Stateful) and not based:

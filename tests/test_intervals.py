@@ -26,6 +26,11 @@ def test_t_quantiles(freedom: int, value: float):
     assert t_quantile(freedom) == pytest.approx(value, abs=5e-5)
 
 
+def test_no_percentage_is_below_zero_by_rounding_alone():
+    assert Estimate(0.2, -0.001, 0.44, 9).percent == "20% [0–44]"
+    assert Estimate(-0.2, -0.4, -0.002, 9).percent == "-20% [-40–0]"
+
+
 def test_wilson_against_newcombe():
     """Newcombe 1998, Statistics in Medicine 17, table I, method 3."""
     for wins, plays, low, high in ((81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611)):

@@ -111,6 +111,13 @@ READ = {
     ("curriculum", "cost_aware"): "2026-11-25: the abstract, and two codes by others, which divide by time",
     ("curriculum", "mopps"): "2026-11-25: the abstract, and the authors' code, mopps.py",
     ("curriculum", "mpts"): "2026-11-25: the abstract, and the authors' code, trainer_risklearner.py",
+    ("groups", "slots"): "2026-11-22: of DAPO the text, section 3.2; of ScalingInter-RL the authors' code",
+    ("groups", "folder"): "2026-11-25: accounts of DR-Venus by others, as its docstring says",
+    ("groups", "dagger"): "2026-11-25: algorithm 3.1, as others reprint it",
+    ("groups", "semi_online"): "2026-11-25: the abstract, and the authors' code, core_uis1.py",
+    ("groups", "success_replay"): "2026-11-25: the abstract, and the authors' code",
+    ("groups", "failure_restarts"): "2026-11-25: the abstract, and the authors' code",
+    ("groups", "hindsight"): "2026-11-25: the abstract, accounts by others, and the authors' code",
     ("estimator", "self_imitation"): "2026-11-25: the abstract and the authors' code, self_imitation.py",
 }
 UNREAD = {
@@ -127,6 +134,9 @@ UNREAD = {
     ("curriculum", "deficits"),
     ("curriculum", "exp3s"),
     ("curriculum", "learning_progress"),
+    ("groups", "adaptive_slots"),
+    ("groups", "guidance"),
+    ("groups", "with_returns"),
 }
 
 
@@ -158,6 +168,8 @@ def test_what_methods_need_and_go_with():
     assert known["estimator", "gae"].goes_with == "gives the targets of a critic"
     assert known["stream", "progress"].goes_with == "is trained beside the policy; resumes with its memory"
     assert "worlds that make tasks of data" in known["curriculum", "accel"].goes_with
+    assert known["groups", "dagger"].goes_with == "worlds that offer `expert()`"
+    assert known["groups", "guidance"].goes_with == "any source, as its base"
     assert known["loss", "ppo"].sources[0] == "Schulman et al. 2017, arXiv:1707.06347, eq. 7"
 
 

@@ -112,7 +112,7 @@ def asked_models(stream: object) -> frozenset[str]:
 
 @runtime_checkable
 class NeedsOfEnv(Protocol):
-    """An estimator that names what the plays of a world must offer, such as "state_key"."""
+    """An estimator or a source of groups that names what the plays of a world must offer, such as "state_key"."""
 
     @property
     def env_needs(self) -> frozenset[str]: ...

@@ -39,6 +39,7 @@ class Dagger:
     live = False
     size = 1
     origin = "dagger"
+    env_needs = frozenset({"expert"})
 
     def tasks(self, steps: int) -> int:
         return self.width * steps

@@ -37,6 +37,7 @@ class Experts:
     live = False
     size = 1
     origin = "experts"
+    env_needs = frozenset({"expert"})
 
     def tasks(self, steps: int) -> int:
         return min(self.distinct_tasks, self.width * steps)

@@ -25,7 +25,7 @@ from sojourn.types import Episode, Group, Score, Trajectory
 class WithReturns(WrappedSource):
     """The groups of `base`, which were recorded, with the agent `return_conditioned` told in each episode the return
     that it got, to be imitated (after Decision Transformer: Chen et al. 2021, arXiv:2106.01345, and upside-down
-    reinforcement learning: Srivastava et al. 2019, arXiv:1912.02877; of both, abstracts and accounts were read).
+    reinforcement learning: Srivastava et al. 2019, arXiv:1912.02877).
 
     So all episodes are learned from, bad ones too, as examples of what they got; then the agent's `target` asks for
     better ones. An episode's return is its whole reward in the recipe. The episodes are played again with their
@@ -35,6 +35,8 @@ class WithReturns(WrappedSource):
     """
 
     base: Annotated[SourceConfig[SourceContext], Kind("groups")] = field(default_factory=Replay)
+
+    unverified = "the abstracts of both papers and accounts of them were read, not their texts"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -21,8 +21,7 @@ class BCoder:
     The policy is the softmax of Q (the paper's alpha is 1), so it follows what Q learns: there is no policy gradient
     and no ratio. The paper averages the error over a program's tokens and sums the other two terms; here all three are
     averaged alike. The critic is trained together with the policy, where the paper trains one before, freezes it, and
-    adds another that begins at 0: a stage of this loss with `advantage_coef` and `likelihood_coef` 0 and the policy's
-    learning rate 0 comes near that.
+    adds another that begins at 0: an earlier stage of the loss `value` alone comes near that.
     """
 
     advantage_coef: Annotated[float, Range(0)] = 0.1
