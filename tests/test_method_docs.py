@@ -79,6 +79,7 @@ READ = {
     ("loss", "kl_cov"): "2026-11-22: parts of the text, and the authors' code",
     ("loss", "aepo"): "2026-11-25: the text's objective, and the authors' code as forks have it",
     ("loss", "m2po"): "2026-11-22: the authors' code",
+    ("loss", "webrl"): "2026-11-26: the authors' code, actor_loss of trainer.py",
     ("loss", "importance"): "2026-11-22: verl's code, with which it agrees",
     ("loss", "kl"): "2026-11-22: verl's code, with which it agrees",
     ("loss", "entropy"): "2026-11-25: section 4 as others quote it",

@@ -123,6 +123,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "aepo": "sojourn.losses.papers.aepo:AEPO",
         "st_ppo": "sojourn.losses.papers.st_ppo:STPPO",
         "m2po": "sojourn.losses.papers.m2po:M2PO",
+        "webrl": "sojourn.losses.papers.webrl:WebRL",
         "importance": "sojourn.losses.importance:Importance",
         "of_origin": "sojourn.losses.of_origin:OfOrigin",
         "reinforce": "sojourn.losses.reinforce:Reinforce",

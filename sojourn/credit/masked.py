@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
@@ -19,16 +20,17 @@ from sojourn.types import Credit, FloatArray, Group, Score, Streams, Trajectory
 
 @dataclass(frozen=True, kw_only=True)
 class Masked(Wrapped):
-    """Another estimator's advantages, and 0 for what is masked: seats, turns, tokens by a stream, or trajectories by a
-    judge. What is masked stays in the context.
+    """Another estimator's advantages, and 0 for what is masked: seats, turns, turns or tokens by a stream, or
+    trajectories by a judge. What is masked stays in the context.
 
     Where `seats` are named, the others are masked. A turn was wrong if any of the numbers `exclude` in its `Turn.info`
     is above 0: with `malformed`, and what the world says of errors, the model learns to go on after a mistake, and does
     not learn the mistake (partial masking, as STeP has it for steps that a teacher found wrong). `turns` keeps all
     turns, or the first or last one of each trajectory; `stream` the tokens whose number in that stream is above
-    `stream_above`; `part` the trajectories whose part of the reward of that name, such as what a judge said, is above
-    `part_above`. Tokens that are masked still count in the mean of the loss. Use it with losses that are 0 without
-    advantage, such as `nll` or `ppo`.
+    `stream_above` and below `stream_below`, or, with `stream_by` = "turn", the turns whose mean is; `part` the
+    trajectories whose part of the reward of that name, such as what a judge said, is above `part_above`. Tokens that
+    are masked still count in the mean of the loss. Use it with losses that are 0 without advantage, such as `nll` or
+    `ppo`.
     """
 
     base: Annotated[Estimator, Kind("estimator")] = field(default_factory=Constant)
@@ -37,6 +39,8 @@ class Masked(Wrapped):
     turns: Literal["all", "first", "last"] = "all"
     stream: str = ""
     stream_above: float = 0.0
+    stream_below: float = math.inf
+    stream_by: Literal["token", "turn"] = "token"
     part: str = ""
     part_above: float = 0.0
 
@@ -71,7 +75,8 @@ class Masked(Wrapped):
         for number, advantages in enumerate(credit.tokens):
             mask = np.full(len(advantages), kept and self._keeps(trajectory, number))
             if stream is not None:
-                mask &= stream[number] > self.stream_above
+                numbers = stream[number] if self.stream_by == "token" else np.mean(stream[number])
+                mask &= (numbers > self.stream_above) & (numbers < self.stream_below)
             tokens.append(np.where(mask, advantages, 0).astype(np.float32))
         return replace(credit, tokens=tuple(tokens))
 

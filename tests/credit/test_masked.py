@@ -51,6 +51,15 @@ def test_tokens_by_a_stream():
     assert Masked().needs == frozenset()
 
 
+def test_turns_by_a_stream():
+    """Perplexities of 1.05, 1.5 and 3 in the mean, of which the second is between those of 0.95 and 0.5."""
+    groups = [group(trajectory([2, 1, 2]))]
+    streams = {"policy_logprobs": stream([[[-0.05, -0.05], [-0.405], [-0.1, -2.1]]])}
+    within = {"stream": "policy_logprobs", "stream_above": -0.693, "stream_below": -0.0513}
+    assert by_token(masked(groups, streams=streams, **within, stream_by="turn")[0]) == [[0, 0, 1, 0, 0]]
+    assert by_token(masked(groups, streams=streams, **within)[0]) == [[0, 0, 1, 1, 0]]
+
+
 def test_trajectories_by_a_judge_who_may_be_silent():
     groups = [group(*(trajectory([1]) for _ in range(3)))]
     scores = [[Score(np.ones(1, dtype=np.float32), parts) for parts in ({"judge": 0.4}, {}, {"judge": 0.6})]]

@@ -20,6 +20,7 @@ from sojourn.losses.papers.epo import EPO
 from sojourn.losses.papers.m2po import M2PO
 from sojourn.losses.papers.positive_nll import PositiveNLL
 from sojourn.losses.papers.st_ppo import STPPO
+from sojourn.losses.papers.webrl import WebRL
 from sojourn.losses.ppo import PPO
 from sojourn.losses.reinforce import Reinforce
 from sojourn.losses.sapo import SAPO
@@ -156,6 +157,24 @@ def test_m2po_by_hand():
     assert value == pytest.approx([-math.exp(0.1), -math.exp(0.2), 0, 0, -math.exp(-0.9), -1])
     assert gradient[2:4].tolist() == [0, 0]
     assert not called(M2PO(), batch, [-1.0] * 6)[-1]["left_out"].any()
+
+
+def test_webrl_by_hand():
+    """Two turns, of two tokens and of one, whose log-ratios to the reference are 0.75 and -0.5."""
+    batch = batch_of([-9.0] * 3, [1, 1, 0], turns=[0, 0, 1], ref_logprobs=[-1.5, -1.25, -0.5])
+    value, gradient, _, metrics = called(WebRL(beta=2), batch, [-1.0] * 3)
+    assert metrics["turn_log_ratio"].tolist() == [0.75, 0.75, -0.5]
+    assert value == pytest.approx([0.25, 0.25, 1])
+    assert gradient == pytest.approx([4, 4, -4])  # 2 * 2 * 0.5 from each token of the first turn
+    value, gradient, *_ = called(WebRL(beta=2, positive_only=True), batch, [-1.0] * 3)
+    assert value == pytest.approx([0.25, 0.25, 0])
+    assert gradient == pytest.approx([4, 4, 0])
+
+
+def test_webrl_at_the_reference_has_the_gradient_of_reinforce():
+    for advantage in (1.5, -0.5):
+        batch = batch_of([-9.0, -9.0], [advantage] * 2, turns=[0, 1], ref_logprobs=[-1.0, -2.0])
+        assert called(WebRL(beta=0.5), batch, [-1.0, -2.0])[1] == pytest.approx([-advantage] * 2)
 
 
 def test_kl_by_hand():
