@@ -382,6 +382,21 @@ class DescendsWithoutEnd(Calls):
         return super().amount(arguments)
 
 
+@pytest.fixture(params=[1000, 3000])
+def recursion_limit(request):
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(request.param)
+    yield
+    sys.setrecursionlimit(before)
+
+
+@pytest.mark.usefixtures("recursion_limit")
+async def test_a_world_that_cannot_bear_nested_values_is_caught():
+    [(promise, detail)] = (await failed(World(DescendsWithoutEnd))).items()
+    assert promise == "malformed actions earn nothing"
+    assert "RecursionError" in detail
+
+
 class WritesItDown(Counter):
     async def step(self, agent: str, action: Message) -> Step:
         action.text.encode()
@@ -399,7 +414,6 @@ class Exits(Counter):
     ("env", "told"),
     [
         (BelievesInTypes, "raised TypeError"),
-        (DescendsWithoutEnd, "RecursionError"),
         (WritesItDown, "raised UnicodeEncodeError"),
         (Exits, "it called sys.exit('enough')"),
     ],

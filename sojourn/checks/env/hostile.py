@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from sojourn.types import Message, Role, Tool, ToolCall
 
-DEPTH = 900  # of nested values, which JSON parsers still read
+DEPTH = 900  # of nested objects in a text, which JSON parsers still read
 TOOLS, ARGUMENTS = 3, 3  # how many of a world's tools, and of their parameters, are tried
 TEXTS = (
     "",
@@ -49,6 +50,6 @@ def _odd_calls(tool: Tool) -> list[ToolCall]:
 
 def odd_values() -> list[Any]:
     nested: list[Any] = []
-    for _ in range(DEPTH):
+    for _ in range(9 * sys.getrecursionlimit() // 10):  # torch's compiler raises the limit, for one
         nested = [nested]
     return [nested, float("nan"), 10**400, -1, None, {"": {"": [True]}}, "\ud800", "x" * 100_000]
