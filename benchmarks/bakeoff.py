@@ -221,5 +221,5 @@ def told(base: str, found: Mapping[str, Any]) -> str:
 
 
 def shown(estimate: Sequence[float | None]) -> str:
-    mean, low, high = ("?" if x is None else f"{100 * x:.0f}" for x in estimate)
+    mean, low, high = ("?" if x is None else f"{100 * x:z.0f}" for x in estimate)
     return f"{mean}% [{low}, {high}]"

@@ -4,6 +4,7 @@
     python benchmarks/experience.py --world toy --part curricula             # one part; up to an hour
     python benchmarks/experience.py --world toy --part curricula --seeds 0,1   # some seeds, in the work folder alone
     python benchmarks/experience.py --dry                                    # builds every recipe, runs nothing
+    python benchmarks/experience.py --plot                                   # draws what is in `results`
 
 Two worlds whose tasks differ widely in difficulty: the toy with six levels, and lakes of ice of five sizes. For each
 seed a model is cloned a little, and every variant goes on from there until its policy has sampled as many tokens as all
@@ -15,19 +16,23 @@ lakes.
 *Curricula* and *sources* are compared with the recipe itself, `live`: live groups of shuffled tasks, by GRPO. *Methods*
 learn from what that run of the same seed recorded (`distilled` from the policy that it ended with, on tokens of its
 own), and are compared with that run. What is finished stays in `--folder`; `bakeoff.py` says how trainings are run and
-compared. A part of a world with all its seeds is written to `results`, as `experience_<world>_<part>.json`.
+compared. A part of a world with all its seeds is written to `results`, as `experience_<world>_<part>.json`, in which
+`without_signal` is the fraction of live groups without a signal, in the quarters of a training's steps.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from bakeoff import HERE, WARMUP, Bakeoff, Job, bake, summary, told
+from experience_plot import draw
 from machine import RESULTS, write
 
 from sojourn.train.resolve import resolve
@@ -150,7 +155,27 @@ def compared(world: str, part: str, seeds: Sequence[int], folder: Path, workers:
     """Returns the figures of one part in one world; what several parts share is trained once."""
     bakeoff = bakeoff_of(world, part)
     baked = bake(bakeoff, list(bakeoff.variants), seeds, folder / world, workers)
-    return {"variants": bakeoff.variants, "summary": summary(BASE, baked["runs"]), **baked}
+    runs = {name: {seed: short(of) for seed, of in found.items()} for name, found in baked["runs"].items()}
+    return {"variants": bakeoff.variants, "summary": summary(BASE, baked["runs"]), "runs": runs}
+
+
+def short(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the figures of a training without its curves."""
+    kept = {name: figures[name] for name in ("evaluations", "episodes", "tokens", "commit")}
+    quarters = np.array_split(figures["zero_signal"], 4)
+    without = [round(float(part.mean()), 3) for part in quarters if len(part)]
+    return {**kept, "steps": len(figures["seconds_per_step"]), "without_signal": without}
+
+
+def plot() -> Path:
+    """Draws the parts that are in `results`."""
+    paths = {(world, part): RESULTS / f"experience_{world}_{part}.json" for part in PARTS for world in WORLDS}
+    found = {key: json.loads(path.read_text())["figures"] for key, path in paths.items() if path.exists()}
+    if not found:
+        raise SystemExit(f"no experience_*.json in {RESULTS}: run a part with all its seeds first")
+    out = RESULTS / "experience.png"
+    draw(found, BASE, out)
+    return out
 
 
 def main(given: Sequence[str]) -> None:
@@ -163,7 +188,11 @@ def main(given: Sequence[str]) -> None:
     parser.add_argument("--workers", type=int, default=2, help="trainings at once, of one thread each")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "sojourn-experience")
     parser.add_argument("--dry", action="store_true", help="build every recipe, run nothing")
+    parser.add_argument("--plot", action="store_true", help="draw the results that are there, run nothing")
     options = parser.parse_args(given)
+    if options.plot:
+        print(plot())
+        return
     chosen = [(world, part) for world in options.world or WORLDS for part in options.part or PARTS]
     if options.dry:
         for world, part in chosen:

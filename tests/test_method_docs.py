@@ -27,7 +27,7 @@ READ = {
         "stream",
         "teacher",
     ): "2026-11-25: of 2602.12275 the abstract, the objective and the authors' guide to their code; "
-    "of 2112.00861 and 2209.15189 the abstracts",
+    "of 2112.00861, 2209.15189 and 2606.30406 the abstracts",
     ("loss", "distill"): "2026-11-25: TRL's GKD trainer, which mixes otherwise, Liger's JSD, and MiniLLM's code, "
     "losses.py; of both texts what others quote of them",
     ("loss", "dpo"): "2026-11-25: TRL's code; of the text what others quote of it",

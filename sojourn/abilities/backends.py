@@ -86,10 +86,11 @@ class ScoresTokens(Protocol):
         """Returns how many tokens a model can read."""
         ...
 
-    async def ask_model(self, model: str, batch: Batch) -> FloatArray:
-        """Returns the log-probability that a model gives to each token of the batch that carries weight, and 0 for the
-        others: (N,). The model's whole distributions in these places, which some losses read, are kept until a model is
-        asked again."""
+    async def ask_models(self, batches: Mapping[str, Batch]) -> FloatArray:
+        """Returns the log-probability of each token that carries weight, by the model of whose batch it does, and 0 for
+        the others: (N,). The batches, by the names of the models, differ in their weights alone, and each token carries
+        weight in one of them. The whole distributions in these places, which some losses read, are kept until models
+        are asked again."""
         ...
 
 

@@ -48,11 +48,19 @@ class AsksModels(Protocol):
 
 @runtime_checkable
 class AddsContext(Protocol):
-    """A stream whose `model` reads more than the policy: `added_tokens` says by how much each context grows."""
+    """A stream whose models read more than the policy: `added_tokens` says by how much each context grows."""
 
     @property
-    def model(self) -> str: ...
+    def all_models(self) -> frozenset[str]: ...
     def added_tokens(self, renderer: Renderer) -> int: ...
+
+
+@runtime_checkable
+class NamesLabels(Protocol):
+    """A stream that names worlds and tags of tasks, which some tasks of its stage must have."""
+
+    @property
+    def labels(self) -> frozenset[str]: ...
 
 
 @runtime_checkable

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import numpy as np
 
 from sojourn.abilities import ScoresTokens
-from sojourn.batch.flatten import flatten, scatter
-from sojourn.config.fields import Text
+from sojourn.batch.flatten import TurnSpan, flatten, scatter
+from sojourn.config.fields import NONBLANK, Text
 from sojourn.errors import ConfigError
 from sojourn.protocols import PerTurn, Renderer, StepContext
-from sojourn.types import Group, Message, Prompt, Role, Trajectory, Turn
+from sojourn.types import Batch, FloatArray, Group, Message, Prompt, Role, Task, Trajectory, Turn
 
 MODEL_NAME = Text(r"[A-Za-z0-9._-]{1,64}", "the name of a model in [models], 'policy' or 'reference'")
 
@@ -24,33 +24,50 @@ class Teacher:
     distribution in the place of each token besides, the estimator `teacher_kl` the log-probability alone.
 
     `model` is the name of the teacher in `[models]`; or "reference", the policy as the stage began, or "policy", the
-    policy as the step began. With `system`, the teacher reads a text that the policy does not see, such as a policy
-    document, a playbook or the manual of a tool: it is added to the system message of each of the teacher's contexts,
-    and the sampled tokens stay what they are. So the policy learns to act as if it had read the text (context
-    distillation: Askell et al. 2021, arXiv:2112.00861; Snell et al. 2022, arXiv:2209.15189; on tokens that the student
-    samples: Ye et al. 2026, arXiv:2602.12275). Those papers take a fixed teacher, as "reference" is. Of the last paper
-    the abstract and the objective were read, and of the first two abstracts and accounts.
+    policy as the step began. `of` names other teachers for the tasks of some worlds or with some tags, such as one for
+    each world of a mixture, so that what several specialists know comes into one policy (multi-teacher on-policy
+    distillation: Ma et al. 2026, arXiv:2606.30406); of several that a task's tags name, the first counts. With
+    `system`, the teacher reads a text that the policy does not see, such as a policy document, a playbook or the manual
+    of a tool: it is added to the system message of each of the teacher's contexts, and the sampled tokens stay what
+    they are. So the policy learns to act as if it had read the text (context distillation: Askell et al. 2021,
+    arXiv:2112.00861; Snell et al. 2022, arXiv:2209.15189; on tokens that the student samples: Ye et al. 2026,
+    arXiv:2602.12275). Those papers take a fixed teacher, as "reference" is. Of the last of these three the abstract and
+    the objective were read, of the other papers abstracts and accounts.
     """
 
     model: Annotated[str, MODEL_NAME] = "reference"
+    of: Mapping[Annotated[str, NONBLANK], Annotated[str, MODEL_NAME]] = field(default_factory=dict[str, str])
     system: str = ""
 
     provides = "teacher"
 
     def __post_init__(self) -> None:
-        if self.model == "policy" and not self.system:
+        if "policy" in self.all_models and not self.system:
             raise ValueError(
                 "model = 'policy' without a system text: it would be compared with itself: give it a text to read, or "
                 "another model"
             )
 
     @property
+    def all_models(self) -> frozenset[str]:
+        return frozenset({self.model, *self.of.values()})
+
+    @property
     def reference(self) -> bool:
-        return self.model == "reference"
+        return "reference" in self.all_models
 
     @property
     def models(self) -> frozenset[str]:
-        return frozenset({self.model}) - {"policy", "reference"}
+        return self.all_models - {"policy", "reference"}
+
+    @property
+    def labels(self) -> frozenset[str]:
+        return frozenset(self.of)
+
+    def of_task(self, task: Task) -> str:
+        """Returns the teacher of a task."""
+        labels = {task.env, *task.tags}
+        return next((model for label, model in self.of.items() if label in labels), self.model)
 
     def added_tokens(self, renderer: Renderer) -> int:
         """Returns by how many tokens the text makes a context longer."""
@@ -68,7 +85,16 @@ class Teacher:
         if self.system:
             groups = [with_system(group, self.system, context.renderer) for group in groups]
         batch, places = flatten(groups) if self.system else context.flat
-        return scatter(groups, await context.trainer.ask_model(self.model, batch), places)
+        asked = self._divided(batch, groups, places) if self.of else {self.model: batch}
+        return scatter(groups, await context.trainer.ask_models(asked), places)
+
+    def _divided(self, batch: Batch, groups: Sequence[Group], places: Sequence[TurnSpan]) -> dict[str, Batch]:
+        """Returns a batch for each teacher, in which the tokens of its own tasks carry weight."""
+        weights = dict[str, FloatArray]()
+        for span in places:
+            own = weights.setdefault(self.of_task(groups[span.group].task), np.zeros_like(batch.weight))
+            own[span.start : span.stop] = batch.weight[span.start : span.stop]
+        return {model: replace(batch, weight=weight) for model, weight in sorted(weights.items())}
 
 
 def with_system(group: Group, text: str, renderer: Renderer | None) -> Group:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 
-from sojourn.abilities import Checks, env_needs, task_data
+from sojourn.abilities import Checks, NamesLabels, env_needs, task_data
 from sojourn.errors import ConfigError
 from sojourn.protocols import Renderer, Stream
 from sojourn.rollout.world import worlds_of
@@ -51,6 +51,7 @@ async def check_groups(recipe: Recipe, renderer: Renderer | None = None, max_con
                 )
         for stream in stage.streams:
             _check_task_data(recipe, stage.name, stream)
+            _check_labels(recipe, stage.name, stream)
     return await check_first_turns(recipe, renderer, max_context)
 
 
@@ -64,3 +65,16 @@ def _check_task_data(recipe: Recipe, stage: str, stream: Stream) -> None:
                 f"{task.env} have {', '.join(sorted(task.data)) or 'none'}: say which key holds it, or choose another "
                 "world"
             )
+
+
+def _check_labels(recipe: Recipe, stage: str, stream: Stream) -> None:
+    """Refuses a stream that names a world or a tag that no kind of task has."""
+    if not isinstance(stream, NamesLabels) or not stream.labels:
+        return
+    kinds = [task for world in worlds_of(recipe.env) for _, task in first_of_kinds(world, recipe.curriculum.split)]
+    known = {label for task in kinds for label in (task.env, *task.tags)}
+    if missing := sorted(stream.labels - known):
+        raise ConfigError(
+            f"stage '{stage}': {type(stream).__name__} names '{missing[0]}', which is neither a world nor a tag of its "
+            f"tasks: expected one of {', '.join(sorted(known))}"
+        )

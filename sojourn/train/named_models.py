@@ -89,13 +89,15 @@ def check_contexts(recipe: Recipe, trainer: Trainer, renderer: Renderer, max_con
         for stream in stage.streams:
             if not (isinstance(stream, AddsContext) and isinstance(trainer, ScoresTokens)):
                 continue
-            more, limit = stream.added_tokens(renderer), trainer.context_of(stream.model)
-            if more and max_context + more > limit:
-                raise ConfigError(
-                    f"stage '{stage.name}': the text for the model '{stream.model}' takes {more} tokens, but beside a "
-                    f"context of {max_context} it reads only {limit - max_context} more: set backend.max_context to at "
-                    f"most {limit - more}, or shorten the text"
-                )
+            more = stream.added_tokens(renderer)
+            for model in sorted(stream.all_models):
+                limit = trainer.context_of(model)
+                if more and max_context + more > limit:
+                    raise ConfigError(
+                        f"stage '{stage.name}': the text for the model '{model}' takes {more} tokens, but beside a "
+                        f"context of {max_context} it reads only {limit - max_context} more: set backend.max_context "
+                        f"to at most {limit - more}, or shorten the text"
+                    )
 
 
 def model_identities(recipe: Recipe) -> dict[str, str]:

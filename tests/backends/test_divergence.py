@@ -69,7 +69,7 @@ def test_values_and_gradients_are_those_of_the_plain_formula(rows, cap, size):
     asked = asked_of(linear, rows, cap)
     hidden = 3 * torch.randn(len(asked.tokens), HIDDEN)
     states = 3 * torch.randn(len(hidden), 2 * HIDDEN)
-    teacher = TeacherRows(states, torch.randn(size, 2 * HIDDEN) / 5, torch.randn(size), 3.0)
+    teacher = TeacherRows(torch.arange(len(states)), states, torch.randn(size, 2 * HIDDEN) / 5, torch.randn(size), 3.0)
     for one, other in zip(*(gradients(read, hidden, linear, asked, teacher) for read in (ours, reverse)), strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
@@ -84,6 +84,11 @@ def test_the_logits_of_two_models_take_no_more_memory_than_those_of_one(monkeypa
         return real(hidden, table, bias, query, rows)
 
     monkeypatch.setattr(head, "logits_of", counted)
-    ours(hidden, linear, asked, TeacherRows(hidden, linear.weight.detach(), linear.bias.detach(), None))
+    ours(
+        hidden,
+        linear,
+        asked,
+        TeacherRows(torch.arange(len(hidden)), hidden, linear.weight.detach(), linear.bias.detach(), None),
+    )
     assert len(sizes) > 4
     assert max(sizes) == asked.chunk_rows // 2

@@ -61,10 +61,10 @@ def steps() -> list[Group]:
     return [group([forked, trajectory(rng)]), group([replace(forked, turns=tuple(cold)), trajectory(rng)], 1)]
 
 
-async def taught(made: TorchTrainer, groups: list[Group], model: str, losses) -> Batch:
+async def taught(made: TorchTrainer, groups: list[Group], teacher: Teacher, losses) -> Batch:
     context = TrainerPasses(groups, [], made)
     streams = {
-        "teacher": await Teacher(model=model)(context),
+        "teacher": await teacher(context),
         "policy_logprobs": await PolicyLogprobs()(context),
     }
     credit = [[Credit.uniform(t, 1.0) for t in g.trajectories] for g in groups]
@@ -80,7 +80,7 @@ def taken(made: TorchTrainer) -> torch.Tensor:
 
 async def gradient(loss, *, model: str = "other", teacher: int = 1, groups=None, **bounds) -> torch.Tensor:
     made = trainer(teacher, **bounds)
-    batch = await taught(made, groups or steps(), model, [loss])
+    batch = await taught(made, groups or steps(), Teacher(model=model), [loss])
     metrics = await made.forward_backward(batch, [loss])
     assert metrics["loss"] >= -1e-6
     return taken(made)
@@ -101,13 +101,36 @@ async def test_dividing_a_batch_changes_nothing(loss):
         torch.testing.assert_close(await gradient(loss, **bounds), whole, atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.parametrize("loss", LOSSES, ids=IDS)
+@pytest.mark.parametrize("token_budget", [1, 100_000])
+async def test_each_task_is_taught_by_its_own_teacher(loss, token_budget):
+    """The gradient is the sum of those of the tasks, each with its teacher alone."""
+    rng = np.random.default_rng(0)
+    [_, cold] = steps()
+    linear = replace(cold.trajectories[0], turns=tuple(replace(t, parent=-1) for t in cold.trajectories[0].turns[:1]))
+    groups = [group([trajectory(rng), trajectory(rng)]), group([linear, trajectory(rng)], 1)]
+    groups[1] = replace(groups[1], task=replace(groups[1].task, tags=("far",)))
+    made = trainer(token_budget=token_budget)
+    made.teachers.frozen["third"] = passes(2)
+    batch = await taught(made, groups, Teacher(model="other", of={"far": "third"}), [loss])
+    assert len(batch.offsets) - 1 == 4
+    await made.forward_backward(batch, [loss])
+    together, apart = taken(made), []
+    for model, sequences in (("other", np.arange(2)), ("third", np.arange(2, 4))):
+        alone = await taught(made, groups, Teacher(model=model), [loss])
+        await made.forward_backward(alone.take(sequences), [loss])
+        apart.append(taken(made))
+    assert min(one.norm() for one in apart) > 0.001
+    torch.testing.assert_close(together, sum(apart), atol=1e-6, rtol=1e-4)
+
+
 async def test_the_order_of_episodes_and_parts_of_a_step_change_nothing():
     loss, groups = Distill(), steps()
     whole = await gradient(loss, groups=groups)
     turned = [replace(g, episodes=g.episodes[::-1]) for g in groups[::-1]]
     torch.testing.assert_close(await gradient(loss, groups=turned), whole, atol=1e-6, rtol=1e-4)
     made = trainer()
-    batch = await taught(made, groups, "other", [loss])
+    batch = await taught(made, groups, Teacher(model="other"), [loss])
     for sequences in (np.arange(2), np.arange(2, len(batch.offsets) - 1)):
         await made.forward_backward(batch.take(sequences), [loss])
     torch.testing.assert_close(taken(made), whole, atol=1e-6, rtol=1e-4)
@@ -131,7 +154,7 @@ async def test_a_shared_prefix_changes_nothing():
 async def test_steps_towards_the_teacher_bring_it_nearer():
     made, groups, found = trainer(), steps(), []
     made.begin(Optim(lr=1e-2), 30, reference=False)
-    batch = await taught(made, groups, "other", [Distill()])
+    batch = await taught(made, groups, Teacher(model="other"), [Distill()])
     for _ in range(30):
         found.append((await made.forward_backward(batch, [Distill()]))["reverse_kl"])
         await made.optim_step()
@@ -143,24 +166,24 @@ async def test_the_policy_as_teacher_stays_as_it_was_asked():
     made, groups = trainer(), steps()
     made.begin(Optim(lr=1e-2), 10, reference=False)
     context = TrainerPasses(groups, [], made)
-    await made.ask_model("policy", context.flat[0])
+    await made.ask_models({"policy": context.flat[0]})
     credit = [[Credit.uniform(t, 1.0) for t in g.trajectories] for g in groups]
     streams = {"teacher": await PolicyLogprobs()(context)}
     batch = to_batch(groups, credit, streams, aggregate=Aggregate())
     assert (await made.forward_backward(batch, [Distill()]))["reverse_kl"] == pytest.approx(0.0, abs=1e-6)
     taken(made)
-    kept = made.teachers.scored
+    [kept] = made.teachers.scored
     before = kept.states @ kept.weight.T
     with torch.no_grad():
         for parameter in made.trainable.values():
             parameter.add_(0.1)
-    torch.testing.assert_close(made.teachers.scored.states @ made.teachers.scored.weight.T, before)
+    torch.testing.assert_close(kept.states @ kept.weight.T, before)
 
 
 async def test_a_loss_inside_another_finds_its_column():
     inner, wrapped = Distill(), Importance(base=Distill(), max_weight=1e6)
     made, groups = trainer(), steps()
-    batch = await taught(made, groups, "other", [inner])
+    batch = await taught(made, groups, Teacher(model="other"), [inner])
     same = replace(batch, logprobs=batch.streams["policy_logprobs"])  # on-policy, every weight is 1
     await made.forward_backward(same, [inner])
     alone = taken(made)
@@ -170,7 +193,7 @@ async def test_a_loss_inside_another_finds_its_column():
 
 async def test_tokens_of_which_no_teacher_was_asked_are_refused():
     made, groups = trainer(), steps()
-    batch = await taught(made, groups, "other", [Distill()])
+    batch = await taught(made, groups, Teacher(model="other"), [Distill()])
     other = replace(batch, tokens=batch.tokens[::-1].copy())
     with pytest.raises(ValueError, match="of which no teacher was asked: ask one first"):
         await made.forward_backward(other, [Distill()])

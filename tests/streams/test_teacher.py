@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from sojourn.streams.policy_logprobs import PolicyLogprobs
 from sojourn.streams.ref_logprobs import RefLogprobs
 from sojourn.streams.teacher import Teacher, added, with_system
 from sojourn.streams.trainer_passes import TrainerPasses
+from sojourn.train.group_checks import check_groups
 from sojourn.train.named_models import check_contexts
 from sojourn.train.resolve import load
 from sojourn.types import (
@@ -119,12 +121,40 @@ async def test_models_are_asked_by_name():
             np.testing.assert_allclose(turns[n], plain.numpy(), atol=1e-4)
 
 
+async def test_each_task_has_the_teacher_of_its_world_or_tag():
+    trainer = await stepped()
+    trainer.teachers.frozen["third"] = passes(2)
+    groups = [group([trajectory(np.random.default_rng(n))], n) for n in range(3)]
+    groups[1:] = [
+        replace(g, task=replace(g.task, tags=tags))
+        for g, tags in zip(groups[1:], (("far",), ("far", "new")), strict=True)
+    ]
+    context = TrainerPasses(groups, [], trainer)
+    asked = await Teacher(model="other", of={"new": "reference", "far": "third"})(context)
+    for n, model in enumerate(("other", "third", "reference")):
+        alone = await Teacher(model=model)(context)
+        np.testing.assert_allclose(flatly([asked[n]]), flatly([alone[n]]), atol=1e-5)
+    everywhere = await Teacher(model="other", of={groups[0].task.env: "third"})(context)
+    np.testing.assert_allclose(flatly(everywhere), flatly(await Teacher(model="third")(context)), atol=1e-5)
+    assert Teacher(of={"new": "reference", "far": "third"}).models == {"third"}
+
+
+async def test_a_world_or_tag_that_no_task_has_is_refused(tmp_path):
+    (tmp_path / "r.toml").write_text(RECIPE.replace('"teacher",', '"teacher", of = { toys = "reference" },'))
+    with pytest.raises(
+        ConfigError, match=r"Teacher names 'toys', which is neither a world nor .*: expected one of toy"
+    ):
+        await check_groups(load(tmp_path / "r.toml").recipe)
+    (tmp_path / "r.toml").write_text(RECIPE.replace('"teacher",', '"teacher", of = { toy = "reference" },'))
+    await check_groups(load(tmp_path / "r.toml").recipe)
+
+
 async def test_the_policy_and_its_reference_are_models_too():
     trainer = await stepped()
     groups = [group([trajectory(np.random.default_rng(n)) for n in range(2)])]
     context = TrainerPasses(groups, [], trainer)
     policy, reference, other = [
-        flatly(scatter(groups, await trainer.ask_model(name, context.flat[0]), context.flat[1]))
+        flatly(scatter(groups, await trainer.ask_models({name: context.flat[0]}), context.flat[1]))
         for name in ("policy", "reference", "other")
     ]
     np.testing.assert_allclose(policy, flatly(await PolicyLogprobs()(context)), atol=1e-5)
@@ -132,7 +162,7 @@ async def test_the_policy_and_its_reference_are_models_too():
     assert np.abs(policy - reference).max() > 0.01
     assert np.abs(other - reference).max() > 0.01
     with pytest.raises(ConfigError, match=r"no model 'mine' is open: expected one of policy, reference, other"):
-        await trainer.ask_model("mine", context.flat[0])
+        await trainer.ask_models({"mine": context.flat[0]})
 
 
 async def test_asking_leaves_the_policy_as_it_was():
@@ -140,7 +170,7 @@ async def test_asking_leaves_the_policy_as_it_was():
     before = {name: p.detach().clone() for name, p in trainer.trainable.items()}
     context = TrainerPasses([group([trajectory(np.random.default_rng(0))])], [], trainer)
     for name in ("reference", "other", "policy"):
-        await trainer.ask_model(name, context.flat[0])
+        await trainer.ask_models({name: context.flat[0]})
     assert all(torch.equal(p, before[name]) for name, p in trainer.trainable.items())
     assert all(p.grad is None for p in trainer.teachers.frozen["other"].model.parameters())
 

@@ -6,7 +6,7 @@ for one chunk only. The gradient by the policy's logits is in closed form, from 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -21,12 +21,28 @@ Compare = Callable[[torch.Tensor, torch.Tensor], Compared]
 
 
 class TeacherRows(NamedTuple):
-    """A teacher's last hidden states before n tokens, and its vocabulary head."""
+    """A teacher's last hidden states before n tokens, and its vocabulary head. `at` says which tokens of a pass these
+    are."""
 
+    at: torch.Tensor  # (n,)
     states: torch.Tensor  # (n, H)
     weight: torch.Tensor  # (V, H)
     bias: torch.Tensor | None  # (V,)
     cap: float | None  # soft cap of the logits
+
+
+def divergences(
+    hidden: torch.Tensor, linear: Any, query: HeadQuery, *, teachers: Sequence[TeacherRows], compare: Compare
+) -> torch.Tensor:
+    """Returns what `compare` says of each row's distribution and that of its teacher (n,), with gradients. Each row has
+    one of the teachers."""
+    if len(teachers) == 1:
+        return divergence(hidden, linear, query, teacher=teachers[0], compare=compare)
+    values = hidden.new_zeros(len(hidden), dtype=torch.float32)
+    for teacher in teachers:
+        found = divergence(hidden[teacher.at], linear, query.pick(teacher.at), teacher=teacher, compare=compare)
+        values = values.index_put((teacher.at,), found)
+    return values
 
 
 def divergence(

@@ -8,7 +8,7 @@ work on the logits is done in blocks that stay in the processor's cache.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,6 +66,11 @@ class HeadQuery:
             bf16,
             max(1, chunk_bytes // (4 * head.out_features)),
         )
+
+    def pick(self, rows: torch.Tensor) -> HeadQuery:
+        """Returns what is asked in some of the rows (m,)."""
+        allowed = {place: self.allowed[row] for place, row in enumerate(rows.tolist()) if row in self.allowed}
+        return replace(self, tokens=self.tokens[rows], temperature=self.temperature[rows], allowed=allowed)
 
     def chunks(self) -> Iterator[slice]:
         return slices(0, len(self.tokens), self.chunk_rows)

@@ -13,7 +13,7 @@ import torch
 from sojourn.abilities import ComparesDistributions
 from sojourn.backends.torch.models.loading import max_context
 from sojourn.backends.torch.trainer import head, pass_columns
-from sojourn.backends.torch.trainer.divergence import TeacherRows, divergence
+from sojourn.backends.torch.trainer.divergence import TeacherRows, divergences
 from sojourn.backends.torch.trainer.model_passes import ModelPasses
 from sojourn.composite import with_bases
 from sojourn.errors import ConfigError
@@ -34,15 +34,15 @@ class Scored(NamedTuple):
 
 
 class Teachers:
-    """The frozen models that are open, by their names, and what the model that was asked last said of a step."""
+    """The frozen models that are open, by their names, and what those that were asked last said of a step."""
 
     def __init__(self) -> None:
         self.frozen: dict[str, ModelPasses] = {}
-        self.scored: Scored | None = None
+        self.scored: list[Scored] = []  # of each model that was asked
 
     def ask(self, passes: ModelPasses, batch: Batch, *, changes: bool) -> FloatArray:
-        """Returns the log-probabilities (N,) of the tokens that carry weight, 0 at the others, and keeps the rest of
-        what the model says. `changes` says whether its weights may change before that is read."""
+        """Returns the log-probabilities (N,) of the tokens that carry weight, 0 at the others, and adds the rest of
+        what the model says to `scored`. `changes` says whether its weights may change before that is read."""
         longest, limit = int(np.diff(batch.offsets).max(initial=0)), self.context_of(passes)
         if longest > limit:
             raise ConfigError(
@@ -57,13 +57,15 @@ class Teachers:
             logprobs = head.score(states.to(passes.device), linear, query).logprobs
         weight = linear.weight.detach()
         turns, first = np.unique(batch.turn[where], return_index=True)
-        self.scored = Scored(
-            batch.tokens[where],
-            states,
-            dict(zip(turns.tolist(), first.tolist(), strict=True)),
-            weight.clone() if changes and linear.weight.requires_grad else weight,
-            None if linear.bias is None else linear.bias.detach().clone(),
-            query.cap,
+        self.scored.append(
+            Scored(
+                batch.tokens[where],
+                states,
+                dict(zip(turns.tolist(), first.tolist(), strict=True)),
+                weight.clone() if changes and linear.weight.requires_grad else weight,
+                None if linear.bias is None else linear.bias.detach().clone(),
+                query.cap,
+            )
         )
         scored = np.zeros(len(batch), dtype=np.float32)
         scored[where] = logprobs.cpu().numpy()
@@ -76,21 +78,28 @@ class Teachers:
         if not comparing:
             return {}
         rows = self._rows(batch, where)
-        return {loss.column: partial(divergence, teacher=rows, compare=loss.compare) for loss in comparing}
+        return {loss.column: partial(divergences, teachers=rows, compare=loss.compare) for loss in comparing}
 
-    def _rows(self, batch: Batch, where: IntArray) -> TeacherRows:
-        """Finds what the model that was asked last says of the tokens of a batch at `where`: each is known by its turn,
-        and by its place in the turn."""
-        scored = self.scored
+    def _rows(self, batch: Batch, where: IntArray) -> list[TeacherRows]:
+        """Finds what the models that were asked last say of the tokens of a batch at `where`: each is known by its
+        turn, and by its place in the turn."""
         begins = np.flatnonzero(np.diff(batch.turn, prepend=-2))
         place = where - begins[np.searchsorted(begins, where, "right") - 1]
-        first = np.array([-1 if scored is None else scored.first.get(int(t), -1) for t in batch.turn[where]])
-        row = first + place
-        known = scored is not None and (first >= 0).all() and (row < len(scored.tokens)).all()
-        if scored is None or not known or not np.array_equal(scored.tokens[row], batch.tokens[where]):
+        rows, known = list[TeacherRows](), 0
+        for scored in self.scored:
+            first = np.array([scored.first.get(int(turn), -1) for turn in batch.turn[where]], dtype=np.int64)
+            at = np.flatnonzero(first >= 0)
+            row = (first + place)[at]
+            if len(at) and (row < len(scored.tokens)).all():
+                known += np.count_nonzero(scored.tokens[row] == batch.tokens[where[at]])
+                device = scored.weight.device
+                states = scored.states[torch.from_numpy(row)].to(device)
+                rows.append(
+                    TeacherRows(torch.from_numpy(at).to(device), states, scored.weight, scored.bias, scored.cap)
+                )
+        if known != len(where):
             raise ValueError("a loss compares distributions of tokens of which no teacher was asked: ask one first")
-        states = scored.states[torch.from_numpy(row)].to(scored.weight.device)
-        return TeacherRows(states, scored.weight, scored.bias, scored.cap)
+        return rows
 
     @staticmethod
     def context_of(passes: ModelPasses) -> int:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -111,17 +112,21 @@ class TorchTrainer:
         own = model in ("policy", "reference")
         return self.teachers.context_of(self.passes if own else self.teachers.of_name(model))
 
-    async def ask_model(self, model: str, batch: Batch) -> FloatArray:
-        """Returns the log-probabilities (N,) that a model gives to the tokens that carry weight (`ScoresTokens`)."""
+    async def ask_models(self, batches: Mapping[str, Batch]) -> FloatArray:
+        """Returns the log-probabilities (N,) that models give to the tokens that carry weight (`ScoresTokens`)."""
 
-        def ask() -> FloatArray:
+        def ask(model: str, batch: Batch) -> FloatArray:
             if model == "reference":
                 with self._reference_weights():
                     return self.teachers.ask(self.passes, batch, changes=False)
             own = model == "policy"
             return self.teachers.ask(self.passes if own else self.teachers.of_name(model), batch, changes=own)
 
-        return await self._run(ask)
+        def ask_all() -> FloatArray:
+            self.teachers.scored = []
+            return reduce(np.add, [ask(model, batch) for model, batch in batches.items()])
+
+        return await self._run(ask_all)
 
     async def forward_backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]:
         """Adds the gradient of `(loss * weight).sum()`; returns metrics, which are means under the same weights.
