@@ -2,7 +2,7 @@
 
     python benchmarks/experience.py                                          # all; hours on two cores
     python benchmarks/experience.py --world toy --part curricula             # one part; up to an hour
-    python benchmarks/experience.py --world toy --part curricula --seeds 0,1   # some seeds, in the work folder alone
+    python benchmarks/experience.py --world toy --part sources --seeds 6,7 --variants replay   # into the work folder
     python benchmarks/experience.py --dry                                    # builds every recipe, runs nothing
     python benchmarks/experience.py --plot                                   # draws what is in `results`
 
@@ -151,12 +151,22 @@ def bakeoff_of(world: str, part: str) -> Bakeoff:
     return Bakeoff(recipe, HERE / f"experience_{world}_warmup.toml", variants, BASE)
 
 
-def compared(world: str, part: str, seeds: Sequence[int], folder: Path, workers: int) -> dict[str, Any]:
-    """Returns the figures of one part in one world; what several parts share is trained once."""
+def compared(
+    world: str, part: str, chosen: Sequence[str], seeds: Sequence[int], folder: Path, workers: int
+) -> dict[str, Any]:
+    """Returns the figures of the recipe and the `chosen` variants of one part in one world, or of all; what several
+    parts share is trained once."""
     bakeoff = bakeoff_of(world, part)
-    baked = bake(bakeoff, list(bakeoff.variants), seeds, folder / world, workers)
+    if unknown := set(chosen) - bakeoff.variants.keys():
+        raise SystemExit(f"no variant {sorted(unknown)[0]}: choose among {', '.join(bakeoff.variants)}")
+    names = [name for name in bakeoff.variants if not chosen or name in (BASE, *chosen)]
+    baked = bake(bakeoff, names, seeds, folder / world, workers)
     runs = {name: {seed: short(of) for seed, of in found.items()} for name, found in baked["runs"].items()}
-    return {"variants": bakeoff.variants, "summary": summary(BASE, baked["runs"]), "runs": runs}
+    return {
+        "variants": {name: bakeoff.variants[name] for name in names},
+        "summary": summary(BASE, baked["runs"]),
+        "runs": runs,
+    }
 
 
 def short(figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,6 +195,7 @@ def main(given: Sequence[str]) -> None:
     parser.add_argument(
         "--seeds", type=lambda text: [int(s) for s in text.split(",")], help="(default: five of each world)"
     )
+    parser.add_argument("--variants", default="", help="some of a part, beside the recipe (default: all)")
     parser.add_argument("--workers", type=int, default=2, help="trainings at once, of one thread each")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "sojourn-experience")
     parser.add_argument("--dry", action="store_true", help="build every recipe, run nothing")
@@ -204,9 +215,10 @@ def main(given: Sequence[str]) -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     for world, part in chosen:
         seeds = options.seeds or WORLDS[world].seeds
-        done = compared(world, part, seeds, options.folder.resolve(), options.workers)
+        some = [name for name in options.variants.split(",") if name]
+        done = compared(world, part, some, seeds, options.folder.resolve(), options.workers)
         print(f"{world}, {part}", told(BASE, done), sep="\n", flush=True)
-        print(write(f"experience_{world}_{part}", done, folder=options.folder if options.seeds else RESULTS))
+        print(write(f"experience_{world}_{part}", done, folder=options.folder if options.seeds or some else RESULTS))
 
 
 if __name__ == "__main__":
