@@ -1,14 +1,16 @@
-"""All that is to be measured on a CUDA device, unattended.
+"""All that is to be measured on a CUDA device, unattended, in less than ten minutes.
 
-    python benchmarks/gpu.py
+    python benchmarks/gpu.py [--only agreement | loops | scripts]
 
-First, whether the device computes what the CPU does, in fp32: log-probabilities of a sampler that reads, caches and
-forks, and of a trainer on a tree of shared prefixes, with its gradient. Then the scripts that use a device where there
-is one, each in a process with a time limit; their own results end in `-cuda`.
+First, whether the device computes what the CPU does, in fp32, for a model of SmolLM2-135M's shape, cut to two layers:
+log-probabilities of a sampler that reads, caches and forks, and of a trainer on a tree of shared prefixes, with its
+gradient. Then whole recipes on the device and on the CPU of the same machine. Then the scripts that use a device where
+there is one, each in a process with a time limit; their own results end in `-cuda`.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import copy
 import subprocess
@@ -17,20 +19,22 @@ import time
 from pathlib import Path
 from typing import Any
 
+import loop
 import numpy as np
 import torch
 import training
 from machine import write
 
-from sojourn.backends.torch.models import loading
 from sojourn.backends.torch.sampler.engine import Engine
 from sojourn.backends.torch.trainer.model_passes import ModelPasses
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
-from sojourn.losses.ppo import PPO
+from sojourn.losses.reinforce import Reinforce
 from sojourn.optim import Optim
 from sojourn.types import Prompt
 
-SCRIPTS = {"engine.py --minutes 6": 600, "training.py": 400, "scaling.py": 300}  # seconds: half an hour in all
+PARTS = ("agreement", "loops", "scripts")
+RECIPES = ("toy", "shop")
+SCRIPTS = {"training.py 1 8": 120, "engine.py --minutes 2 --limit 10": 200}  # seconds
 TOLERANCE = 1e-3  # of a log-probability, in nats, and of the gradient's norm
 
 
@@ -55,7 +59,7 @@ async def trained(model: Any, device: str) -> tuple[np.ndarray, torch.Tensor]:
     trainer = TorchTrainer(ModelPasses(copy.deepcopy(model).to(device), bf16=False, token_budget=4096), nowhere)
     trainer.begin(Optim(), 1, reference=False)
     logprobs = (await trainer.forward(batch)).logprobs
-    await trainer.forward_backward(batch, [PPO()])
+    await trainer.forward_backward(batch, [Reinforce()])
     gradient = torch.cat([p.grad.flatten().cpu() for p in trainer.trainable.values() if p.grad is not None])
     trainer.close()
     return logprobs, gradient
@@ -63,7 +67,7 @@ async def trained(model: Any, device: str) -> tuple[np.ndarray, torch.Tensor]:
 
 async def agreement(device: str) -> dict[str, float]:
     """The largest differences from the CPU."""
-    model = loading.load("smollm2").model.eval()
+    model = training.build().cpu()
     scores = [await sampled(model, where) for where in ("cpu", device)]
     (ours, one), (theirs, other) = [await trained(model, where) for where in ("cpu", device)]
     return {
@@ -89,18 +93,28 @@ def run(script: str, limit_s: float) -> dict[str, Any]:
     return {"seconds": round(time.monotonic() - began), "failure": failure}
 
 
-def main() -> int:
+def main(parts: tuple[str, ...]) -> int:
     if not torch.cuda.is_available():
         print(f"torch {torch.__version__} sees no CUDA device: run this where it does", file=sys.stderr)
         return 2
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    apart = asyncio.run(agreement("cuda"))
-    figures = {"device": torch.cuda.get_device_name(), "apart_from_cpu": apart, "tolerance": TOLERANCE}
-    figures["scripts"] = {script: run(script, limit_s) for script, limit_s in SCRIPTS.items()}
+    figures: dict[str, Any] = {"device": torch.cuda.get_device_name(), "tolerance": TOLERANCE}
+    if "agreement" in parts:
+        figures["apart_from_cpu"] = asyncio.run(agreement("cuda"))
+    if "loops" in parts:
+        figures["loops"] = {
+            name: {device: loop.measure(name, f"backend.device={device}") for device in ("cuda", "cpu")}
+            for name in RECIPES
+        }
+    if "scripts" in parts:
+        figures["scripts"] = {script: run(script, limit_s) for script, limit_s in SCRIPTS.items()}
     print(write("gpu", figures), figures)
-    failed = any(script["failure"] for script in figures["scripts"].values())
-    return 1 if failed or max(apart.values()) > TOLERANCE else 0
+    failed = any(script["failure"] for script in figures.get("scripts", {}).values())
+    return 1 if failed or max(figures.get("apart_from_cpu", {"": 0.0}).values()) > TOLERANCE else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", choices=PARTS)
+    asked = parser.parse_args()
+    sys.exit(main((asked.only,) if asked.only else PARTS))

@@ -25,10 +25,10 @@ WARMUP = {"toy": 150, "miniwob": 8, "shop": 6}  # steps of cloning
 ACTIVITIES = ("train", "publish", "sample", "env", "other")
 
 
-def measure(name: str) -> dict[str, Any]:
+def measure(name: str, *settings: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        overrides = [f"stages.warmup.steps={WARMUP[name]}", f"stages.rl.steps={STEPS}", "evaluation.tasks=4"]
+        overrides = [*settings, f"stages.warmup.steps={WARMUP[name]}", f"stages.rl.steps={STEPS}", "evaluation.tasks=4"]
         command = [sys.executable, "-m", "sojourn", "train", f"recipes/{name}/train.toml", "--out", str(out)]
         subprocess.run([*command, *overrides], check=True, stdout=sys.stderr)
         steps = [line.values for line in metrics.read(out / "metrics.jsonl") if line.stage == "rl"]
