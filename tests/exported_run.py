@@ -76,7 +76,7 @@ def _logits(recipe: Any, saved: checkpoint.Checkpoint) -> torch.Tensor:
     model = base_of(trainer.model)
     model.set_attn_implementation("eager")
     with torch.no_grad():
-        logits = model(torch.from_numpy(TOKENS)[None]).logits[0]
+        logits = model(torch.from_numpy(TOKENS)[None].to(trainer.passes.device)).logits[0].cpu()
     asyncio.run(plain.sampler.close())
     trainer.close()
     return logits

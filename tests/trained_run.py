@@ -86,6 +86,11 @@ def final_weights(run: Path) -> dict[str, NDArray[np.float32]]:
     return load_file(found.weights / "weights.safetensors")
 
 
+def weight_bytes(run: Path) -> dict[str, bytes]:
+    """Returns the bytes of those weights, which tell 0 from -0."""
+    return {name: np.ascontiguousarray(value).tobytes() for name, value in final_weights(run).items()}
+
+
 def untimed(metrics: Mapping[str, float]) -> dict[str, float]:
     """Returns the metrics that the machine has no part in."""
     return {name: value for name, value in metrics.items() if not any(part in name for part in TIMED)}

@@ -1,5 +1,8 @@
 """Work side by side: shares of the cores, order, failures."""
 
+import ctypes
+import shutil
+import subprocess
 import threading
 import time
 
@@ -36,6 +39,17 @@ def test_the_cores_are_shared_out(pool, count):
 
     assert list(pool.run([threads] * count)) == [cores // count] * count
     assert torch.get_num_threads() == cores
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_the_cores_of_another_runtime_are_left_alone(tmp_path):
+    """scikit-learn and others come with an OpenMP runtime of their own, whose settings torch does not read."""
+    large = "char large[1 << 28];"  # fits in no gap, and so comes first among the libraries of the process
+    (tmp_path / "other.c").write_text(f"{large} int omp_get_max_threads(void) {{ return 99; }}")
+    library = tmp_path / "libgomp-other.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "other.c"], check=True)
+    assert ctypes.CDLL(str(library)).omp_get_max_threads() == 99
+    assert openmp.__wrapped__().omp_get_max_threads() == torch.get_num_threads()
 
 
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="torch multiplies without MKL")

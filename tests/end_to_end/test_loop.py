@@ -30,6 +30,9 @@ name = "loop"
 [model]
 name = "tiny:layers=1,hidden=64"
 dtype = "fp32"
+[backend]
+name = "torch"
+deterministic = true
 [env]
 name = "toy"
 rooms = 2

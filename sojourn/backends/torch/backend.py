@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -35,7 +36,8 @@ class Torch:
     backward pass meanwhile: beyond it, as many layers as needed are computed twice. `threads` is what the command sets
     before torch is imported (0: all cores). `kernel` lets both use kernels, which they compile where there is a
     C compiler; `compile` applies torch.compile to parts of the sampler's layers where our kernel does not support the
-    model, and warns where that fails.
+    model, and warns where that fails. `deterministic` has a CUDA device give the same bits for the same seed, more
+    slowly; a CPU always does.
     """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -48,6 +50,7 @@ class Torch:
     prefill_chunk: Annotated[int, Range(1)] = 512
     kernel: bool = True
     compile: bool = False
+    deterministic: bool = False
 
     pass_columns = frozenset({"top_token", "top_logprob", "reverse_kl", "forward_kl", "jsd"})
 
@@ -144,6 +147,9 @@ class Torch:
 
         torch.manual_seed(seed)
         device = device_of(self.device)
+        if self.deterministic and device.type == "cuda":
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch asks for it
+            torch.use_deterministic_algorithms(True)
         loaded = loading.load(model.name, "fp32", seed, model.revision)
         loaded.model.to(device)
         bound = renderer.bind(loaded.tokenizer, loaded.template)

@@ -9,7 +9,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -126,16 +126,24 @@ def _processor_features() -> str:
 
 @cache
 def openmp() -> Any:
-    """Returns the OpenMP runtime that torch has loaded, and makes its symbols visible to the kernels: two runtimes
-    would compete for the cores."""
-    return loaded_library("gomp", "libomp", "libiomp", mode=ctypes.RTLD_GLOBAL)
+    """Returns the OpenMP runtime that torch computes with, or None, and makes its symbols visible to the kernels: two
+    runtimes would compete for the cores. Other packages of the process may have loaded another one."""
+    function = getattr(loaded_library("libtorch_cpu"), "omp_get_max_threads", None)  # looked up in what torch links to
+    if function is None:
+        return None
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    return ctypes.CDLL(next(path for span, path in _loaded() if address in span), mode=ctypes.RTLD_GLOBAL)
 
 
-def loaded_library(*names: str, mode: int = ctypes.DEFAULT_MODE) -> Any:
-    """Returns the first library of this process whose path contains one of the names, or None."""
+def loaded_library(name: str) -> Any:
+    """Returns the first library of this process whose path contains the name, or None."""
+    return next((ctypes.CDLL(path) for _, path in _loaded() if name in path), None)
+
+
+def _loaded() -> Iterator[tuple[range, str]]:
+    """Yields the addresses and the path of each part of a file that this process has in memory."""
     maps = Path("/proc/self/maps")
     for line in maps.read_text().splitlines() if maps.exists() else []:
-        path = line.partition("/")[2]
-        if any(name in path for name in names):
-            return ctypes.CDLL(f"/{path}", mode=mode)
-    return None
+        (begin, end), path = line.split(maxsplit=1)[0].split("-"), line.partition("/")[2]
+        if path:
+            yield range(int(begin, 16), int(end, 16)), f"/{path}"

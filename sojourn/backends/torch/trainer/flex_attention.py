@@ -54,7 +54,10 @@ def attend(
     """Returns the attention of each node: (1, M, heads, head)."""
     kernel = _compiled() if query.is_cuda else flex_attention
     key, value = key.to(query.dtype), value.to(query.dtype)
-    attended = kernel(query, key, value, _softcap(softcap), mask, scaling, enable_gqa=True)
+    options: Any = {
+        "FORCE_USE_FLEX_ATTENTION": True
+    }  # of the kernel for few queries, some torch versions find no variant
+    attended = kernel(query, key, value, _softcap(softcap), mask, scaling, enable_gqa=True, kernel_options=options)
     return attended.transpose(1, 2)
 
 
