@@ -25,7 +25,7 @@ def evaluate(
     run: Annotated[
         Path,
         typer.Argument(
-            help="A run folder, whose newest checkpoint is evaluated (or another one: runs/x@120, runs/x@warmup, "
+            help="A run folder, whose best checkpoint is evaluated (or another one: runs/x@120, runs/x@warmup, "
             "runs/x@before), or a recipe, whose model is evaluated untrained."
         ),
     ],

@@ -24,7 +24,7 @@ def ope(
     run: Annotated[
         Path,
         typer.Argument(
-            help="The weights to predict: a run folder, whose newest checkpoint is taken, or another one: runs/x@120, "
+            help="The weights to predict: a run folder, whose best checkpoint is taken, or another one: runs/x@120, "
             "runs/x@warmup, runs/x@before."
         ),
     ],

@@ -132,12 +132,27 @@ async def train_in(resolved: Resolved, folder: RunFolder, resume: bool, progress
                 print_failed_episode(folder.path, console)
         raise
     _print_diagnosis(folder, console)
+    _print_best(folder, console)
     try:
         curve([folder.path], folder.path / "curve.png")
         console.print(f"the curve is {folder.path / 'curve.png'}; all episodes are in {folder.path}", soft_wrap=True)
     except MissingExtraError as error:  # the run is complete, and can be drawn later
         console.print(f"note: {error}; all episodes are in {folder.path}", soft_wrap=True)
     console.print(f"to look at it: sojourn show {folder.path}", soft_wrap=True)
+
+
+def _print_best(folder: RunFolder, console: CleanConsole) -> None:
+    """Prints which weights the run's name stands for, where these are not those after the last step."""
+    from sojourn.record.run_weights import LAST, find_weights
+
+    best, last = (find_weights(folder.path, name) for name in ("", LAST))
+    if best.checkpoint != last.checkpoint:
+        console.print(
+            f"its best evaluation was that of '{best.name}': {folder.path} names these weights, {folder.path}@{LAST} "
+            "those after the last step",
+            soft_wrap=True,
+            markup=False,
+        )
 
 
 def _print_diagnosis(folder: RunFolder, console: CleanConsole) -> None:

@@ -138,6 +138,20 @@ def warn(sentence: str) -> None:
     warnings.warn(sentence, RuntimeWarning, stacklevel=3)
 
 
+def best(folder: str | Path, report: Callable[[str], None] = warn) -> Checkpoint | None:
+    """Returns the checkpoint that is marked as the best, None if there is none, or if it is damaged, which `report` is
+    told."""
+    for candidate in reversed(_candidates(Path(folder))):
+        if candidate.best:
+            try:
+                candidate.verify()
+            except RecordError as error:
+                report(f"{error}; the newest checkpoint is used instead of this one, which did best")
+                return None
+            return candidate
+    return None
+
+
 def latest(folder: str | Path, report: Callable[[str], None] = warn) -> Checkpoint | None:
     """Returns the newest checkpoint that `verify` accepts, None if there are none at all.
 

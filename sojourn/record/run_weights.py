@@ -1,4 +1,4 @@
-"""Finds the weights of a run by their name, as commands and configs write it: RUN, RUN@STAGE, RUN@STEP."""
+"""Finds the weights of a run by their name, as commands and configs write it: RUN, RUN@STAGE, RUN@STEP, RUN@last."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sojourn.record.run import RunFolder
 from sojourn.record.stopped import stopped_stages
 from sojourn.record.summary import Summary
 
-BEFORE = "before"
+BEFORE, LAST = "before", "last"
 
 
 class Weights(NamedTuple):
@@ -24,7 +24,7 @@ class Weights(NamedTuple):
 
 
 class NamedRun(NamedTuple):
-    """A run folder with the name of its weights, which is empty for the newest."""
+    """A run folder with the name of its weights, which is empty for the best, or else the newest."""
 
     folder: Path
     weights: str
@@ -56,18 +56,20 @@ def available_weights(run: Path) -> list[Weights]:
 
 
 def find_weights(run: Path, name: str, report: Callable[[str], None] = lambda sentence: None) -> Weights:
-    """Returns the weights of this name (a stage, a number of steps, "before" or "best"), by default the newest.
+    """Returns the weights of this name (a stage, a number of steps, "before", "best" or "last"), by default those that
+    did best of the run's evaluations, or the newest where none were kept for that.
 
-    `report` gets a sentence for each damaged checkpoint that is newer than the one that is returned.
+    `report` gets a sentence for each damaged checkpoint in whose place another one is returned.
     """
     available = available_weights(run)
-    if not name:
-        newest = checkpoint.latest(run / "checkpoints", report)
-        if newest is None:
+    if name in ("", LAST):
+        found = checkpoint.best(run / "checkpoints", report) if not name else None
+        found = found or checkpoint.latest(run / "checkpoints", report)
+        if found is None:
             raise RecordError(
                 f"'{run}' has no complete checkpoint yet: train it first, or name its initial weights, {run}@{BEFORE}"
             )
-        return next((one for one in available if one.checkpoint == newest), Weights(str(newest.step), newest))
+        return next((one for one in available if one.checkpoint == found), Weights(str(found.step), found))
     for one in available:
         if name == one.name or (one.checkpoint is not None and name in _other_names(one.checkpoint)):
             if one.checkpoint is not None:
@@ -86,9 +88,9 @@ def _other_names(found: Checkpoint) -> set[str]:
 
 def is_best(run: RunFolder, name: str) -> bool:
     """Returns whether an evaluation beats all others of the run, but for that before training: by success, then by
-    reward; of equal ones the first is the best."""
+    reward; of equal ones the latest is the best."""
     results: dict[str, tuple[float, float]] = {}
     for evaluation in run.evaluations():
         overall = Summary.from_json(evaluation["summary"]).overall
         results[str(evaluation["name"])] = overall.success.mean, overall.reward.mean
-    return all(results[name] > result for other, result in results.items() if other not in (name, BEFORE))
+    return all(results[name] >= result for other, result in results.items() if other not in (name, BEFORE))

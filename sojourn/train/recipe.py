@@ -74,7 +74,8 @@ class Evaluation:
 class Record:
     """Configures what a run records, and where. `checkpoint_every` counts steps (0: a checkpoint only at the end of a
     stage). The last `keep` checkpoints of a stage stay until it ends; the weights that it ended with stay always.
-    With `keep_best`, so do those that did best of all evaluations (by success, then by reward), as `RUN@best`.
+    With `keep_best`, so do those that did best of all evaluations after training (by success, then by reward; of equal
+    ones the latest): `RUN` names these then, as `RUN@best` does, and `RUN@last` the weights after the last step.
     With `keep_optimizer`, the checkpoint at the end of the run has the optimiser's moments too, with which a finished
     run can be given more steps; without, it has the weights alone, about a third of the size.
 
@@ -90,7 +91,7 @@ class Record:
     folder: Annotated[str, FOLDER] = "runs"
     checkpoint_every: Annotated[int, Range(0)] = 10
     keep: Annotated[int, Range(1)] = 2
-    keep_best: bool = False
+    keep_best: bool = True
     keep_optimizer: bool = True
     drift_groups: Annotated[int, Range(0)] = 0
     tags: tuple[Annotated[str, NONBLANK], ...] = ()

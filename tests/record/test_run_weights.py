@@ -67,12 +67,13 @@ def summary(success, reward):
     return Summary(TaskStatistics(4, 4, *one), {}, {})
 
 
-def test_the_best_evaluation_is_that_with_most_success_then_most_reward_then_the_first(tmp_path):
+def test_the_best_evaluation_is_that_with_most_success_then_most_reward_then_the_latest(tmp_path):
     with RunFolder.create(tmp_path / "run", 'name = "r"\n') as run:
         for name, success, reward, best in (
             ("before", 0.9, 0.9, True),  # it is not compared: before training there is no checkpoint
             ("rl-1", 0.5, 0.5, True),
-            ("rl-2", 0.5, 0.5, False),
+            ("rl-2", 0.5, 0.5, True),
+            ("rl-2b", 0.5, 0.4, False),
             ("rl-3", 0.5, 0.6, True),
             ("rl-4", 0.4, 0.9, False),
         ):
@@ -84,14 +85,21 @@ def test_the_best_checkpoint_is_kept_and_named(tmp_path, monkeypatch):
     """Of four steps, each evaluated, the second is made the best one: it outlives later checkpoints and the stage."""
     rewards = iter((0.0, 0.1, 0.3, 0.2, 0.1, 0.25))  # before, warmup, and after each of the four steps
     monkeypatch.setattr(training, "summarise", lambda groups, scores: summary(0.5, next(rewards)))
-    changes = ("stages.1.steps=4", "evaluation.every=1", "record.keep=1", "record.keep_best=true")
+    changes = ("stages.1.steps=4", "evaluation.every=1", "record.keep=1")
     run = trained_run.train(tmp_path / "run", *changes)
     assert [one.name for one in available_weights(run)] == ["before", "warmup", "2", "rl"]
-    assert find_weights(run, "best").checkpoint.step == 2
+    assert [find_weights(run, name).checkpoint.step for name in ("best", "", "last")] == [2, 2, 5]
+    notes = []
+    weights = find_weights(run, "best").checkpoint.weights / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    assert find_weights(run, "", notes.append).checkpoint.step == 5
+    assert "is damaged" in notes[0]
     checkpoint.checkpoints(run / "checkpoints")[-1].mark_best()
     assert find_weights(run, "best").checkpoint.step == 5
 
 
-def test_a_run_that_keeps_no_best_checkpoint_says_so(run):
+def test_a_run_that_keeps_no_best_checkpoint_says_so(tmp_path):
+    run = trained_run.train(tmp_path / "run", "record.keep_best=false")
+    assert find_weights(run, "").checkpoint.step == find_weights(run, "last").checkpoint.step == 2
     with pytest.raises(ConfigError, match=r"record\.keep_best = true keeps it"):
         find_weights(run, "best")
