@@ -25,7 +25,7 @@ from sojourn.config.lookup import find, names
 from sojourn.config.registry import as_toml
 from sojourn.key_meanings import OF_CLASS, OF_NAME
 from sojourn.method_docs import with_links
-from sojourn.models.spec import Critic, FrozenModel, Lora, Model, Sampling
+from sojourn.models.spec import Critic, FrozenModel, Lora, Model, Sampling, ServedModel
 from sojourn.optim import Optim
 from sojourn.rollout.limits import Limits
 from sojourn.rollout.runner import Rollout
@@ -39,6 +39,7 @@ RUN: Mapping[str, type] = {
     "lora": Lora,
     "critic": Critic,
     "models": FrozenModel,
+    "endpoint": ServedModel,
     "sampling": Sampling,
     "rollout": Rollout,
     "limits": Limits,

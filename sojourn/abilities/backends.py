@@ -10,6 +10,7 @@ from sojourn.protocols import Renderer, RendererConfig, Trainer
 from sojourn.types import Batch, FloatArray, IntArray
 
 if TYPE_CHECKING:
+    from sojourn.models.prompt_scorer import PromptScorer
     from sojourn.models.spec import Critic, Model
     from sojourn.optim import Optim
 
@@ -89,8 +90,8 @@ class ScoresTokens(Protocol):
     async def ask_models(self, batches: Mapping[str, Batch]) -> FloatArray:
         """Returns the log-probability of each token that carries weight, by the model of whose batch it does, and 0 for
         the others: (N,). The batches, by the names of the models, differ in their weights alone, and each token carries
-        weight in one of them. The whole distributions in these places, which some losses read, are kept until models
-        are asked again."""
+        weight in one of them. What they say of the distributions in these places, which some losses read, is kept until
+        models are asked again."""
         ...
 
 
@@ -108,6 +109,16 @@ class OpensModels(Protocol):
     ) -> None:
         """Opens a model, with the weights of a run's checkpoint where they are given, so that the trainer may ask it;
         the trainer then closes it too."""
+        ...
+
+
+@runtime_checkable
+class OpensEndpoints(Protocol):
+    """A backend whose trainer asks models behind servers, too, as it asks those that the backend opens."""
+
+    async def open_endpoint(self, name: str, scorer: PromptScorer, policy: Model, trainer: Trainer) -> None:
+        """Lets the trainer ask a server. Raises `ModelError` where its model has another vocabulary than the policy,
+        reads shorter contexts, or gives fewer tokens than it is asked for."""
         ...
 
 

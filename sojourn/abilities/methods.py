@@ -238,6 +238,20 @@ class ComparesDistributions(Protocol):
 
 
 @runtime_checkable
+class ComparesLikeliest(Protocol):
+    """A loss that compares distributions also with a teacher that gives no more than its likeliest tokens.
+
+    It tells `top_k` of them apart; at 0 it needs all. `compare_likeliest` is given the policy's log-probabilities
+    (r, V), and the teacher's likeliest tokens and their log-probabilities (r, k), likeliest first; a token of -1 is
+    none, and no row has only these.
+    """
+
+    @property
+    def top_k(self) -> int: ...
+    def compare_likeliest(self, policy: torch.Tensor, tokens: torch.Tensor, logprobs: torch.Tensor) -> Compared: ...
+
+
+@runtime_checkable
 class DividesGradient(Protocol):
     """A loss that divides the policy's gradient by a number that follows from gradients of further objectives.
 

@@ -13,6 +13,9 @@ from sojourn.abilities import Compared
 from sojourn.config.fields import Range
 from sojourn.protocols import PassOutput, SelectedTokens
 
+IMPOSSIBLE = -1e30  # finite, so that probability 0 times its logarithm is 0
+RESOLUTION = 2.0**-24  # below which what is left of 1 is rounding error of log-probabilities in fp32
+
 
 @dataclass(frozen=True, kw_only=True)
 class Distill:
@@ -28,7 +31,8 @@ class Distill:
     the student samples, is that of the source `mixed`. Gradients do not flow through sampling, as in both codes.
 
     With `top_k` above 0, only the teacher's so many likeliest tokens are told apart and all others count as one event,
-    so that the divergence stays one of distributions, and is 0 only where both agree on these tokens.
+    so that the divergence stays one of distributions, and is 0 only where both agree on these tokens. A teacher behind
+    an endpoint gives only the `top_k` likeliest tokens of `[models.NAME.endpoint]`; the loss may tell no more apart.
     """
 
     divergence: Literal["reverse_kl", "forward_kl", "jsd"] = "reverse_kl"
@@ -56,17 +60,28 @@ class Distill:
         if not 0 < self.top_k < teacher.shape[1]:
             value, mass = self._events(policy, teacher)
             return Compared(value, mass - policy.exp() * mass.sum(1, keepdim=True))
-        return self._among_likeliest(policy, teacher, teacher.topk(self.top_k, 1).indices)
+        likeliest = teacher.topk(self.top_k, 1).indices
+        other = torch.cat([teacher.gather(1, likeliest), _rest(teacher, likeliest)], 1)
+        return self._among_likeliest(policy, other, likeliest)
 
-    def _among_likeliest(self, policy: torch.Tensor, teacher: torch.Tensor, likeliest: torch.Tensor) -> Compared:
-        """Compares the probabilities of some tokens, and of all others together."""
-        own, other = (
-            torch.cat([logs.gather(1, likeliest), rest], 1)
-            for logs, rest in ((logs, _rest(logs, likeliest)) for logs in (policy, teacher))
-        )
-        value, mass = self._events(own, other)
+    def compare_likeliest(self, policy: torch.Tensor, tokens: torch.Tensor, logprobs: torch.Tensor) -> Compared:
+        """Compares with a teacher of which its likeliest tokens are known, and all others as what is left of 1, at
+        least `RESOLUTION`."""
+        tokens, logprobs = tokens[:, : self.top_k], logprobs[:, : self.top_k].float()
+        logprobs = logprobs.masked_fill(tokens < 0, IMPOSSIBLE)
+        rest = (1 - logprobs.double().exp().sum(1, keepdim=True)).clamp(min=RESOLUTION).log().float()
+        return self._among_likeliest(policy, torch.cat([logprobs, rest], 1), tokens)
+
+    def _among_likeliest(self, policy: torch.Tensor, teacher: torch.Tensor, tokens: torch.Tensor) -> Compared:
+        """Compares the probabilities of some tokens (r, k), likeliest first, and of all others together, with the
+        teacher's of these events (r, k + 1). A token below 0 is none, an event that cannot be for either."""
+        absent, first = tokens < 0, tokens[:, :1]
+        likeliest = torch.where(absent, first, tokens)  # as often as needed: each time with the same values
+        chosen = policy.gather(1, likeliest).masked_fill(absent, IMPOSSIBLE)
+        own = torch.cat([chosen, _rest(policy, likeliest)], 1)
+        value, mass = self._events(own, teacher)
         of_rest = (policy - own[:, -1:]).clamp(max=0).exp() * mass[:, -1:]  # each token's share of what they have
-        of_token = of_rest.scatter(1, likeliest, mass[:, :-1])
+        of_token = of_rest.scatter(1, likeliest, torch.where(absent, mass[:, :1], mass[:, :-1]))
         return Compared(value, of_token - policy.exp() * mass.sum(1, keepdim=True))
 
     def _events(self, policy: torch.Tensor, teacher: torch.Tensor) -> Events:
@@ -91,4 +106,4 @@ class Events(NamedTuple):
 
 def _rest(logs: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """Returns the log-probability of all tokens but these: (r, 1)."""
-    return logs.scatter(1, tokens, -1e30).logsumexp(1, keepdim=True)
+    return logs.scatter(1, tokens, IMPOSSIBLE).logsumexp(1, keepdim=True)

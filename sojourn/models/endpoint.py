@@ -9,11 +9,11 @@ import random
 import re
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from sojourn.config.toml import refuse_secret
@@ -23,9 +23,11 @@ from sojourn.secrets import filled
 if TYPE_CHECKING:
     import httpx
 
+T = TypeVar("T")
 MAX_ATTEMPTS = 3
 FIRST_WAIT_S, MAX_WAIT_S = 0.5, 8.0  # before the second attempt; it doubles from one attempt to the next
 TRANSIENT = frozenset({408, 409, 429})  # statuses after which another attempt may succeed, beside those from 500 on
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)  # of an answer of another form
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})  # addresses of this machine, which a proxy cannot reach
 _jitter = random.Random()  # a generator of its own: the global one may be seeded by a run
 
@@ -35,6 +37,18 @@ class Completion(NamedTuple):
 
     message: Mapping[str, Any]
     tokens: int = 0
+
+
+class Request(NamedTuple, Generic[T]):
+    """A request as it is sent, how its answer is read, and what the answer is called where it cannot be read.
+
+    `read` raises one of `UNREADABLE` for an answer of another form.
+    """
+
+    url: str
+    body: bytes
+    read: Callable[[Any], T]
+    answer: str
 
 
 class Failure(NamedTuple):
@@ -88,16 +102,22 @@ class Endpoint:
 
         Raises `InfrastructureError` with one sentence where there is no reply. The sentence holds no key.
         """
+        body = {"messages": list(messages), "temperature": 0, **options}
+        return await self.post(f"{self.base_url.rstrip('/')}/chat/completions", body, _completion, "chat completion")
+
+    async def post(self, url: str, body: Mapping[str, Any], read: Callable[[Any], T], answer: str) -> T:
+        """Returns what `read` makes of the server's answer to a request of the model. `read` raises one of `UNREADABLE`
+        where the answer is no `answer`. Failures are those of `complete`."""
         import httpx  # loads slowly, and most runs ask no endpoint
 
-        body = {"model": self.model, "messages": list(messages), "temperature": 0, **options}
+        request = Request(url, json.dumps({"model": self.model, **body}).encode(), read, answer)
         local = urlsplit(self.base_url).hostname in LOOPBACK
         try:
             async with (
                 asyncio.timeout(self.timeout_s) as limit,
                 httpx.AsyncClient(verify=_tls(), trust_env=not local, timeout=None) as client,
             ):
-                return await self._retried(client, json.dumps(body).encode(), limit.when() or 0.0)
+                return await self._retried(client, request, limit.when() or 0.0)
         except TimeoutError:
             raise InfrastructureError(f"{self._described} gave no answer within {self.timeout_s:g} s") from None
 
@@ -105,10 +125,10 @@ class Endpoint:
     def _described(self) -> str:
         return f"{self.name} at {self.base_url}"
 
-    async def _retried(self, client: httpx.AsyncClient, body: bytes, deadline: float) -> Completion:
-        """Tries until there is a reply, up to `MAX_ATTEMPTS`; `deadline` is in the time of the event loop."""
+    async def _retried(self, client: httpx.AsyncClient, request: Request[T], deadline: float) -> T:
+        """Tries until there is an answer, up to `MAX_ATTEMPTS`; `deadline` is in the time of the event loop."""
         wait_s, attempt = FIRST_WAIT_S, 1
-        while isinstance(result := await self._attempt(client, body), Failure):
+        while isinstance(result := await self._attempt(client, request), Failure):
             pause_s = wait_s * _jitter.uniform(0.5, 1.0) if result.retry_after_s is None else result.retry_after_s
             late = asyncio.get_running_loop().time() + pause_s >= deadline
             if not result.transient or attempt == MAX_ATTEMPTS or late:
@@ -119,24 +139,23 @@ class Endpoint:
             wait_s, attempt = min(2 * wait_s, MAX_WAIT_S), attempt + 1
         return result
 
-    async def _attempt(self, client: httpx.AsyncClient, body: bytes) -> Completion | Failure:
+    async def _attempt(self, client: httpx.AsyncClient, request: Request[T]) -> T | Failure:
         import httpx
 
         headers = {"Content-Type": "application/json"}
         if self.key:
             headers["Authorization"] = f"Bearer {_key(self.key)}"
         try:
-            url = f"{self.base_url.rstrip('/')}/chat/completions"
-            response = await client.post(url, content=body, headers=headers)
+            response = await client.post(request.url, content=request.body, headers=headers)
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             transient = isinstance(error, (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ProxyError))
             return Failure(f"gave no answer: {error or type(error).__name__}", transient)
         if response.status_code != 200:
             return self._refusal(response)
         try:
-            return _completion(json.loads(response.content))
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            return Failure(f"gave no answer: its reply is no chat completion ({type(error).__name__}: {error})", False)
+            return request.read(json.loads(response.content))
+        except UNREADABLE as error:
+            return Failure(f"gave no answer: its reply is no {request.answer} ({type(error).__name__}: {error})", False)
 
     def _refusal(self, response: httpx.Response) -> Failure:
         status = response.status_code

@@ -37,21 +37,45 @@ class Model:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServedModel:
+    """A model behind a server of vLLM's API, which gives the log-probabilities of a prompt's tokens. `base_url` is the
+    address of its OpenAI-compatible part, and `model` the name that the server has for it. `key` names the environment
+    variable that holds the API key. The server is asked for the `top_k` likeliest tokens in each place (0: for the
+    prompt's own alone), of which vLLM gives at most 20 unless it is started with more. At most `concurrency` sequences
+    are asked about at once; `timeout_s` bounds each, with its retries."""
+
+    base_url: Annotated[str, Text(r"https?://\S+", "an address such as http://127.0.0.1:8000/v1")]
+    model: Annotated[str, MODEL]
+    key: Annotated[str, Text(r"|[A-Z][A-Z0-9_]*", "the name of an environment variable, or nothing")] = ""
+    top_k: Annotated[int, Range(0)] = 20
+    concurrency: Annotated[int, Range(1)] = 16
+    timeout_s: Annotated[float, Range(above=0)] = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class FrozenModel:
     """A model beside the policy that is never trained, such as a teacher. `name`, `revision` and `dtype` are as in
     `[model]`. Instead of a `name` it may have `weights`, those of another run as in `[model]`: its model is then that
-    run's, adapters included."""
+    run's, adapters included. Or it has an `endpoint`, the server that is asked for its log-probabilities."""
 
     name: Annotated[str, Text(r"[^\0]*", "the name of a model, or nothing")] = ""
     revision: Annotated[str, REVISION] = ""
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
     weights: str = ""
+    endpoint: ServedModel | None = None
 
     def __post_init__(self) -> None:
-        if bool(self.name) == bool(self.weights):
+        if self.endpoint is not None:
+            if self.name or self.revision or self.weights or self.dtype != "auto":
+                raise ValueError(
+                    f"endpoint with name = '{self.name}', weights = '{self.weights}', revision = '{self.revision}', "
+                    f"dtype = '{self.dtype}': the server has the model, so expected none of these: leave them out, or "
+                    "the endpoint"
+                )
+        elif bool(self.name) == bool(self.weights):
             raise ValueError(
                 f"name = '{self.name}' with weights = '{self.weights}': expected exactly one of them, the name of a "
-                "model or a run such as runs/x@120: set the other to ''"
+                "model or a run such as runs/x@120 (or an endpoint instead of both): set the other to ''"
             )
         if self.revision and not self.name:
             raise ValueError("revision is that of a hub model, and name names none: leave it out")

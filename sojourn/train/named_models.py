@@ -6,15 +6,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from sojourn.abilities import AddsContext, Identifies, OpensModels, ScoresTokens, asked_models
+from sojourn.abilities import (
+    AddsContext,
+    ComparesDistributions,
+    ComparesLikeliest,
+    Identifies,
+    OpensEndpoints,
+    OpensModels,
+    ScoresTokens,
+    asked_models,
+)
+from sojourn.composite import with_bases
 from sojourn.config.registry import construct
 from sojourn.errors import ConfigError, RecordError
-from sojourn.models.spec import FrozenModel, Model
+from sojourn.models.prompt_scorer import PromptScorer
+from sojourn.models.spec import FrozenModel, Model, Sampling, ServedModel
 from sojourn.protocols import Renderer, Trainer
 from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.run import RunFolder
 from sojourn.record.run_weights import NamedRun, find_weights
-from sojourn.train.recipe import Recipe
+from sojourn.train.recipe import Recipe, Stage
 
 OF_THE_POLICY = frozenset({"policy", "reference"})  # the present weights, and those that the stage began with
 RESERVED = OF_THE_POLICY | {"critic"}
@@ -55,6 +66,7 @@ def check_names(recipe: Recipe) -> None:
             f"models.{unused[0]}: no stage asks this model: name it in a stream, such as streams = [{{name = 'teacher',"
             f" model = '{unused[0]}'}}], or remove the table"
         )
+    check_endpoints(recipe)
     if recipe.models and not isinstance(recipe.backend, OpensModels):
         raise ConfigError(
             f"models: {type(recipe.backend).__name__} opens no models beside the policy: use backend = {{name = "
@@ -62,21 +74,80 @@ def check_names(recipe: Recipe) -> None:
         )
 
 
+def check_endpoints(recipe: Recipe) -> None:
+    """Refuses a stage that asks more of a model behind an endpoint than its server can say."""
+    for name, served in served_models(recipe).items():
+        if not isinstance(recipe.backend, OpensEndpoints):
+            raise ConfigError(
+                f"models.{name}.endpoint: {type(recipe.backend).__name__} asks no endpoints: use backend = {{name = "
+                "'torch'}"
+            )
+        for stage in recipe.stages:
+            if any(name in asked_models(stream) for stream in stage.streams):
+                _check_stage(stage, name, served, recipe.sampling)
+
+
+def _check_stage(stage: Stage, name: str, served: ServedModel, sampling: Sampling) -> None:
+    """Refuses losses that read more of a served model's distributions than its likeliest tokens, and tokens that are
+    sampled at another temperature than that at which it scores."""
+    for loss in with_bases(stage.losses):
+        if not isinstance(loss, ComparesDistributions):
+            continue
+        kind = type(loss).__name__
+        if not isinstance(loss, ComparesLikeliest):
+            raise ConfigError(
+                f"stage '{stage.name}': {kind} compares whole distributions, but models.{name} is behind an endpoint, "
+                "which gives its likeliest tokens alone: use the loss distill with top_k, or a model that is here"
+            )
+        if not 0 < loss.top_k <= served.top_k:
+            remedy = (
+                f"set it to at most {served.top_k}, or raise the endpoint's top_k (and its server's --max-logprobs)"
+            )
+            if not served.top_k:
+                remedy = "set the endpoint's top_k to at least 1, and that of the loss to no more"
+            raise ConfigError(
+                f"stage '{stage.name}': {kind} has top_k = {loss.top_k}{'' if loss.top_k else ', all tokens'}, but "
+                f"models.{name}.endpoint gives the {served.top_k} likeliest: {remedy}"
+            )
+    if stage.groups.live and sampling.temperature != 1:
+        raise ConfigError(
+            f"sampling.temperature = {sampling.temperature:g}: stage '{stage.name}' asks models.{name} behind an "
+            "endpoint, which scores tokens at temperature 1: set it to 1, or use a model without an endpoint"
+        )
+
+
+def served_models(recipe: Recipe) -> dict[str, ServedModel]:
+    """Returns the further models that are behind endpoints, by their names."""
+    return {name: model.endpoint for name, model in recipe.models.items() if model.endpoint is not None}
+
+
 def find_models(recipe: Recipe) -> dict[str, FoundModel]:
-    """Returns the further models by their names. Raises `RecordError` for weights that no run has."""
-    return {name: _find(f"models.{name}", model, recipe.seed) for name, model in recipe.models.items()}
+    """Returns the further models that are opened here, by their names. Raises `RecordError` for weights that no run
+    has."""
+    return {
+        name: _find(f"models.{name}", model, recipe.seed)
+        for name, model in recipe.models.items()
+        if model.endpoint is None
+    }
 
 
 def check_models_open(recipe: Recipe) -> None:
-    """Refuses models that cannot be found, or cannot score what the policy samples, without loading anything."""
+    """Refuses models that cannot be found, or cannot score what the policy samples, without loading anything, and
+    endpoints that cannot be asked, without asking them."""
+    for name, served in served_models(recipe).items():
+        PromptScorer.of(name, served)
     if not isinstance(recipe.backend, OpensModels):
         return
     for name, found in find_models(recipe).items():
         recipe.backend.check_model(name, found.model, recipe.model)
 
 
-def open_models(recipe: Recipe, trainer: Trainer) -> None:
-    """Opens the further models, which the trainer may then ask."""
+async def open_models(recipe: Recipe, trainer: Trainer) -> None:
+    """Opens the further models, which the trainer may then ask. Endpoints come first, as one that does not answer is
+    soon known."""
+    if isinstance(recipe.backend, OpensEndpoints):
+        for name, served in served_models(recipe).items():
+            await recipe.backend.open_endpoint(name, PromptScorer.of(name, served), recipe.model, trainer)
     if not isinstance(recipe.backend, OpensModels):
         return
     for name, found in find_models(recipe).items():
@@ -101,8 +172,11 @@ def check_contexts(recipe: Recipe, trainer: Trainer, renderer: Renderer, max_con
 
 
 def model_identities(recipe: Recipe) -> dict[str, str]:
-    """Returns what identifies the weights of each further model, under `models.` and its name."""
-    return {f"models.{name}": _identity(recipe, found) for name, found in find_models(recipe).items()}
+    """Returns what identifies the weights of each further model, under `models.` and its name; of one behind an
+    endpoint, no more than its name there is known."""
+    here = {name: _identity(recipe, found) for name, found in find_models(recipe).items()}
+    served = {name: f"served as {one.model}" for name, one in served_models(recipe).items()}
+    return {f"models.{name}": identity for name, identity in (here | served).items()}
 
 
 def _find(where: str, model: FrozenModel, seed: int) -> FoundModel:
@@ -139,5 +213,5 @@ def described(role: str, recipe: Recipe) -> str:
     """Returns the name of the model that has a role in a run, "policy", "critic" or `models.NAME`, or its weights."""
     model = recipe.models.get(role.removeprefix("models."))
     if model is not None:
-        return model.name or model.weights
+        return model.endpoint.model if model.endpoint is not None else model.name or model.weights
     return recipe.model.name if role == "policy" or recipe.critic is None else recipe.critic.model

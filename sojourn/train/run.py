@@ -382,7 +382,7 @@ async def run_recipe(
         for sink in recipe.record.sinks:
             sinks.add(sink.bind(folder.path, folder.config))
         async with assemble(recipe) as components:
-            open_models(recipe, components.trainer)
+            await open_models(recipe, components.trainer)
             check_contexts(recipe, components.trainer, components.renderer, components.runner.max_context)
             folder.write_json("models.json", identities(recipe))
             if isinstance(components.renderer, HasNote):

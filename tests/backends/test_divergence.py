@@ -10,7 +10,7 @@ import torch
 from made import batch as made_batch
 
 from sojourn.backends.torch.trainer import head
-from sojourn.backends.torch.trainer.divergence import TeacherRows, divergence
+from sojourn.backends.torch.trainer.divergence import TeacherRows, TeacherStates, divergence
 from sojourn.losses.distill import Distill
 
 HIDDEN, VOCABULARY = 16, 300
@@ -41,14 +41,14 @@ def distributions(states, weight, bias, asked, cap) -> torch.Tensor:
 
 def reverse(hidden, linear, asked, teacher) -> torch.Tensor:
     q = distributions(hidden, linear.weight, linear.bias, asked, asked.cap)
-    p = distributions(teacher.states, teacher.weight, teacher.bias, asked, teacher.cap)
+    p = distributions(*teacher.said[:3], asked, teacher.said.cap)
     size = min(q.shape[1], p.shape[1])
     q, p = q[:, :size].log_softmax(1), p[:, :size].log_softmax(1)
     return (q.exp() * (q - p)).sum(1)
 
 
 def ours(hidden, linear, asked, teacher) -> torch.Tensor:
-    return divergence(hidden, linear, asked, teacher=teacher, compare=Distill().compare)
+    return divergence(hidden, linear, asked, teacher=teacher, loss=Distill())
 
 
 def gradients(read, hidden, linear, asked, teacher) -> list[torch.Tensor]:
@@ -69,7 +69,8 @@ def test_values_and_gradients_are_those_of_the_plain_formula(rows, cap, size):
     asked = asked_of(linear, rows, cap)
     hidden = 3 * torch.randn(len(asked.tokens), HIDDEN)
     states = 3 * torch.randn(len(hidden), 2 * HIDDEN)
-    teacher = TeacherRows(torch.arange(len(states)), states, torch.randn(size, 2 * HIDDEN) / 5, torch.randn(size), 3.0)
+    said = TeacherStates(states, torch.randn(size, 2 * HIDDEN) / 5, torch.randn(size), 3.0)
+    teacher = TeacherRows(torch.arange(len(states)), said)
     for one, other in zip(*(gradients(read, hidden, linear, asked, teacher) for read in (ours, reverse)), strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
@@ -88,7 +89,9 @@ def test_the_logits_of_two_models_take_no_more_memory_than_those_of_one(monkeypa
         hidden,
         linear,
         asked,
-        TeacherRows(torch.arange(len(hidden)), hidden, linear.weight.detach(), linear.bias.detach(), None),
+        TeacherRows(
+            torch.arange(len(hidden)), TeacherStates(hidden, linear.weight.detach(), linear.bias.detach(), None)
+        ),
     )
     assert len(sizes) > 4
     assert max(sizes) == asked.chunk_rows // 2

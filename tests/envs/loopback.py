@@ -1,4 +1,4 @@
-"""A tiny server of chat completions on the loopback interface, whose model is a Python function."""
+"""Tiny servers on the loopback interface: of anything, and of chat completions whose model is a Python function."""
 
 from __future__ import annotations
 
@@ -26,17 +26,30 @@ def served(
 
     The model returns the text of a reply, its whole message as a mapping, or a raw response; None is a status of 500.
     """
+
+    def complete(path: str, body: dict[str, Any]) -> Raw:
+        reply = model(body["messages"])
+        if isinstance(reply, Raw):
+            return reply
+        message = reply if isinstance(reply, dict) else {"role": "assistant", "content": reply}
+        completion = {"choices": [{"message": message}], "usage": {"completion_tokens": 7}}
+        return Raw(500, "{}") if reply is None else Raw(200, json.dumps(completion))
+
+    with answered(complete) as found:
+        yield found
+
+
+@contextmanager
+def answered(answer: Callable[[str, dict[str, Any]], Raw]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yields the base URL of a server and the list of the requests that it has had; `answer` is given the path and the
+    body of each, in a thread of its own."""
     asked: list[dict[str, Any]] = []
 
-    class Completions(BaseHTTPRequestHandler):
+    class Answers(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             asked.append({**body, "path": self.path, "authorization": self.headers.get("Authorization")})
-            reply = model(body["messages"])
-            if not isinstance(reply, Raw):
-                message = reply if isinstance(reply, dict) else {"role": "assistant", "content": reply}
-                completion = {"choices": [{"message": message}], "usage": {"completion_tokens": 7}}
-                reply = Raw(500, "{}") if reply is None else Raw(200, json.dumps(completion))
+            reply = answer(self.path, body)
             data = reply.text.encode()
             self.send_response(reply.status)
             for name, value in {**reply.headers, "Content-Length": str(len(data))}.items():
@@ -48,7 +61,7 @@ def served(
         def log_message(self, *_: Any) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Completions) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:

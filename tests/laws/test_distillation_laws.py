@@ -173,11 +173,11 @@ async def test_the_policy_as_teacher_stays_as_it_was_asked():
     assert (await made.forward_backward(batch, [Distill()]))["reverse_kl"] == pytest.approx(0.0, abs=1e-6)
     taken(made)
     [kept] = made.teachers.scored
-    before = kept.states @ kept.weight.T
+    before = kept.said.states @ kept.said.weight.T
     with torch.no_grad():
         for parameter in made.trainable.values():
             parameter.add_(0.1)
-    torch.testing.assert_close(kept.states @ kept.weight.T, before)
+    torch.testing.assert_close(kept.said.states @ kept.said.weight.T, before)
 
 
 async def test_a_loss_inside_another_finds_its_column():

@@ -75,6 +75,52 @@ def test_values_and_gradients_are_those_of_the_definition(kind, beta, top_k):
     assert gradient.abs().max() > 1e-3
 
 
+def given(teacher: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a server says of these log-probabilities (r, V)."""
+    top = teacher.topk(count, 1)
+    return top.indices, top.values
+
+
+@pytest.mark.parametrize("count", [4, 6])
+@pytest.mark.parametrize("kind", ["reverse_kl", "forward_kl", "jsd"])
+def test_the_likeliest_tokens_alone_are_enough(kind, count):
+    """Also where more of them are known than are told apart."""
+    torch.manual_seed(0)
+    policy, teacher = (2 * torch.randn(2, 5, 9)).log_softmax(2)
+    loss = Distill(divergence=kind, top_k=4)
+    whole, part = loss.compare(policy, teacher), loss.compare_likeliest(policy, *given(teacher, count))
+    torch.testing.assert_close(part.value, whole.value, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(part.gradient, whole.gradient, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["reverse_kl", "forward_kl", "jsd"])
+def test_a_likeliest_token_that_is_missing_counts_among_all_others(kind):
+    torch.manual_seed(0)
+    policy, teacher = (2 * torch.randn(2, 5, 9)).log_softmax(2)
+    tokens, logprobs = given(teacher, 4)
+    tokens[::2, 3] = tokens[1, 2:] = -1
+    found = Distill(divergence=kind, top_k=4).compare_likeliest(policy, tokens, logprobs)
+    for row, known in enumerate((3, 2, 3, 4, 3)):
+        alone = Distill(divergence=kind, top_k=known).compare(policy[row : row + 1], teacher[row : row + 1])
+        torch.testing.assert_close(found.value[row : row + 1], alone.value, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(found.gradient[row : row + 1], alone.gradient, atol=1e-5, rtol=1e-5)
+
+
+def test_a_likeliest_token_by_hand():
+    """The third token of THIRDS has a half, so all others do too."""
+    found = Distill(top_k=1).compare_likeliest(logs(THIRDS), torch.tensor([[2]]), torch.tensor([[math.log(0.25)]]))
+    assert found.value.item() == pytest.approx(0.5 * math.log(0.5 / 0.25) + 0.5 * math.log(0.5 / 0.75), abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["reverse_kl", "forward_kl", "jsd"])
+def test_likeliest_tokens_that_are_all_leave_others_a_little(kind):
+    """Rounded, their probabilities can add up to 1 or more."""
+    logprobs = torch.log(torch.tensor([[0.75, 0.25 + 1e-6]]))
+    found = Distill(divergence=kind, top_k=2).compare_likeliest(logs(THIRDS), torch.tensor([[0, 1]]), logprobs)
+    assert torch.isfinite(found.value).all()
+    assert torch.isfinite(found.gradient).all()
+
+
 @pytest.mark.parametrize("top_k", [0, 3])
 @pytest.mark.parametrize("kind", ["reverse_kl", "forward_kl", "jsd"])
 def test_equal_distributions_have_neither_a_divergence_nor_a_gradient(kind, top_k):

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
+
 from sojourn.abilities import ExportedModel
 from sojourn.config.fields import Range
-from sojourn.errors import ModelError
+from sojourn.errors import InfrastructureError, ModelError
 from sojourn.protocols import Opened, Renderer, RendererConfig, Trainer
 from sojourn.render.auto import Auto
 from sojourn.timeline import Timeline
 
 if TYPE_CHECKING:
+    from sojourn.models.prompt_scorer import PromptScorer
     from sojourn.models.spec import Critic, Model
 
 MODEL_FORMATS = {
@@ -221,6 +224,25 @@ class Torch:
             frozen, bf16=dtype == torch.bfloat16, token_budget=self.token_budget, kernel=self.kernel
         )
 
+    async def open_endpoint(self, name: str, scorer: PromptScorer, policy: Model, trainer: Trainer) -> None:
+        """Checks what a server says of its model against the policy; then the trainer may ask it."""
+        from sojourn.backends.torch.models import loading
+        from sojourn.backends.torch.trainer.teachers import ServedTeacher
+        from sojourn.backends.torch.trainer.trainer import TorchTrainer
+
+        assert isinstance(trainer, TorchTrainer), "the trainer that this backend opened"
+        await _require_vocabulary(name, scorer, loading.tokenizer(policy.name, policy.revision))
+        base = trainer.passes.decoder.base
+        longest, context = await scorer.max_prompt(), min(self.max_context, loading.max_context(base.config))
+        if longest < context:
+            raise ModelError(
+                f"models.{name} = '{scorer.endpoint.model}' reads at most {longest} tokens before the one that its "
+                f"server samples, but backend.max_context is {context}: start the server with --max-model-len "
+                f"{context + 1} or more, or lower backend.max_context"
+            )
+        await _require_top_k(name, scorer)
+        trainer.teachers.served[name] = ServedTeacher(scorer, longest, base.get_output_embeddings().out_features)
+
     def _critic(self, critic: Critic, policy: Any, dtype: Any, frozen: Any, seed: int) -> Any:
         """Builds a critic: a head on the policy, or on a model of its own. Raises `ModelError` where that model has
         another tokenizer, or a shorter context."""
@@ -261,6 +283,40 @@ def _require_same_vocabulary(name: str, model: Model, own: Any, policys: Any) ->
         raise ModelError(
             f"models.{name} = '{model.name}' has not the policy's vocabulary (they have {sizes}), whose tokens it is "
             "to score: use a model of the same family"
+        )
+
+
+async def _require_vocabulary(name: str, scorer: PromptScorer, policys: Any) -> None:
+    """Refuses a server whose tokenizer makes another text of all of the policy's tokens, in the order of their ids.
+    Spaces are not compared, as versions of transformers differ in which of them they remove."""
+    if policys is None:
+        raise ModelError(f"models.{name}: the policy has no tokenizer with which the server's could be compared")
+    every = list(range(len(policys)))
+    theirs, own = (text.replace(" ", "") for text in (await scorer.detokenize(every), policys.decode(every)))
+    if theirs != own:
+        same = next(
+            (n for n, (a, b) in enumerate(zip(theirs, own, strict=False)) if a != b), min(map(len, (theirs, own)))
+        )
+        raise ModelError(
+            f"models.{name} = '{scorer.endpoint.model}' has not the policy's vocabulary, whose tokens it is to score: "
+            f"of all {len(every)} in a row its server makes {theirs[same : same + 20]!r} where the policy's tokenizer "
+            f"makes {own[same : same + 20]!r}: use a model of the same family"
+        )
+
+
+async def _require_top_k(name: str, scorer: PromptScorer) -> None:
+    """Refuses a server that gives no log-probabilities of a prompt, or those of fewer tokens than it is asked for."""
+    try:
+        [scores] = await scorer.score([np.zeros(2, dtype=np.int64)], [np.ones(1, dtype=np.int64)])
+    except InfrastructureError as error:
+        raise ModelError(
+            f"{error}: start the server with --max-logprobs {scorer.top_k} or more, or lower "
+            f"models.{name}.endpoint.top_k"
+        ) from None
+    if (given := np.count_nonzero(scores.likeliest >= 0)) < scorer.top_k:
+        raise ModelError(
+            f"models.{name}: its server was asked for the {scorer.top_k} likeliest tokens, but gives {given}: set "
+            f"models.{name}.endpoint.top_k below {given}"
         )
 
 

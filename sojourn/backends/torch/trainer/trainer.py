@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
+from sojourn.backends.torch.models.loading import max_context
 from sojourn.backends.torch.models.lora import merged
 from sojourn.backends.torch.trainer import activations, pass_columns
 from sojourn.backends.torch.trainer.critic import PREFIX
@@ -110,7 +111,7 @@ class TorchTrainer:
     def context_of(self, model: str) -> int:
         """Returns how many tokens a model can read (`ScoresTokens`)."""
         own = model in ("policy", "reference")
-        return self.teachers.context_of(self.passes if own else self.teachers.of_name(model))
+        return max_context(self.passes.decoder.base.config) if own else self.teachers.context_of(model)
 
     async def ask_models(self, batches: Mapping[str, Batch]) -> FloatArray:
         """Returns the log-probabilities (N,) that models give to the tokens that carry weight (`ScoresTokens`)."""
@@ -122,11 +123,12 @@ class TorchTrainer:
             own = model == "policy"
             return self.teachers.ask(self.passes if own else self.teachers.of_name(model), batch, changes=own)
 
-        def ask_all() -> FloatArray:
-            self.teachers.scored = []
-            return reduce(np.add, [ask(model, batch) for model, batch in batches.items()])
-
-        return await self._run(ask_all)
+        self.teachers.scored = []
+        served = {model: batch for model, batch in batches.items() if model in self.teachers.served}
+        said = [await self.teachers.ask_server(model, batch) for model, batch in served.items()]
+        here = {model: batch for model, batch in batches.items() if model not in served}
+        said += await self._run(lambda: [ask(model, batch) for model, batch in here.items()])
+        return reduce(np.add, said)
 
     async def forward_backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]:
         """Adds the gradient of `(loss * weight).sum()`; returns metrics, which are means under the same weights.
@@ -248,7 +250,7 @@ class TorchTrainer:
         """Passes a micro-batch through the model and the losses, and returns its gradients."""
         where = np.flatnonzero(micro_batch.batch.weight)
         selected = select_tokens(micro_batch.batch, where, self.passes.device)
-        further = self.teachers.compare(losses, micro_batch.batch, where)
+        further = self.teachers.compare(losses, micro_batch.batch, where, self.passes.device)
         out = self.passes.forward(micro_batch, where, needs, micro_batch.batch.tokens[where], further=further)
         total = torch.zeros((), device=self.passes.device)
         observed: dict[str, torch.Tensor] = {"entropy": out.entropy}
