@@ -101,6 +101,7 @@ READ = {
     ("stream", "feedback"): "2026-11-25: the authors' code, learner.py, llm_annotator.py, reward_model.py",
     ("stream", "curiosity"): "2026-11-25: the text, section 2.2, and the authors' code, model.py",
     ("stream", "information_gain"): "2026-11-22: the authors' code; of DR-Venus what its preset cites",
+    ("filter", "best"): "2026-11-26: the abstract, and the code, workflow_gen.py, workflow_convert.py, train.py",
     ("filter", "roc"): "2026-11-22: the text, and the authors' code",
     ("reward", "composite"): "2026-11-22: the authors' code",
     ("reward", "overlong"): "2026-11-22: the text",

@@ -69,7 +69,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "guidance": "sojourn.sources.guidance:Guidance",
         "mixed": "sojourn.sources.mixed:Mixed",
     },
-    "filter": {"roc": "sojourn.filters.roc:ROC"},
+    "filter": {"best": "sojourn.filters.best:Best", "roc": "sojourn.filters.roc:ROC"},
     "estimator": {
         "grpo": "sojourn.credit.grpo:GRPO",
         "rloo": "sojourn.credit.rloo:RLOO",

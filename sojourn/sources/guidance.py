@@ -1,4 +1,4 @@
-"""A second attempt with guidance, where the first attempts of a task failed."""
+"""Attempts with guidance: a second group where the first attempts of a task failed, or further episodes of a group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sojourn.sources.context import SourceContext, StageContext
 from sojourn.sources.experts import expert_sampler
 from sojourn.sources.segments import SampleReplay
 from sojourn.sources.wrapped import WrappedGroups, WrappedSource
-from sojourn.types import Ending, Group, Message, Observation, Role, Trajectory
+from sojourn.types import Ending, Episode, Group, Message, Observation, Role, Trajectory
 
 PLAN = "An earlier attempt at this task failed. A way that works begins like this: {}."
 FAILURE = "An earlier attempt at this task failed. It did this, and it did not succeed: {}."
@@ -38,21 +38,33 @@ class Guidance(WrappedSource):
     are played again in contexts that lack it, and the first attempts are trained where that ends otherwise. The
     log-probabilities stay those of the guided policy, so that the ratio of a loss corrects for the guidance.
 
-    In the paper a teacher model writes the guidance, from the task, the failed attempt
-    and its tests, and what is trained are preferences.
+    With `join` above 0, every group, whatever came of it, is extended by that many guided episodes in place of a second
+    group, and the reward is asked about the joint group, so that the advantages are over both (PolicyRollout of TriMPI:
+    Wang et al. 2025, arXiv:2510.09474, whose text is a policy document). With `hidden`, too, the joint group is trained
+    without the text; a guided episode that ends otherwise without it is left out.
+
+    In the paper on Agent-RLVR a teacher model writes the guidance, from the task, the failed attempt and its tests, and
+    what is trained are preferences. That TriMPI's update is without the document is by accounts of it; here the ratio
+    is to the guided policy, which weighs down what would hardly be said without the text.
     """
 
     kind: Literal["plan", "failure", "text"] = "plan"
     fraction: Annotated[float, Range(above=0, max=1)] = 1.0
     text: str = ""
     hidden: bool = False
+    join: Annotated[int, Range(0)] = 0
 
-    unverified = "the paper's abstract and accounts of it were read, not its text"
+    unverified = "the abstracts of both papers and accounts of them were read, not their texts"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if bool(self.text) != (self.kind == "text"):
             raise ValueError("kind = 'text' and a text belong together: give both, or none of them")
+        if self.join and self.kind != "text":
+            raise ValueError(
+                f"join = {self.join} with kind = '{self.kind}': all groups are joined, those that did not fail, too: "
+                "use kind = 'text', or join = 0"
+            )
 
     @property
     def max_lag(self) -> int:
@@ -86,26 +98,52 @@ class GuidedGroups(WrappedGroups):
 
     async def changed(self, step: int, scored: ScoredGroup) -> Group:
         group = scored.group
+        return await (self._joined(group) if self.config.join else self._retried(group))
+
+    async def _joined(self, group: Group) -> Group:
+        """Returns the group with guided episodes added to it; the group itself where it cannot be scored then."""
+        if not group.trajectories:
+            return group
+        guided = await self._guided_group(group, self.config.join, self.config.text)
+        if self.config.hidden:
+            guided = _unchanged(guided, await self._without_text(guided))
+        if not guided.trajectories:
+            return group
+        joint = replace(group, episodes=(*group.episodes, *guided.episodes))
+        return joint if await self._scored(joint) else group
+
+    async def _retried(self, group: Group) -> Group:
+        """Returns a second group where nothing succeeded in the first, and something in the second."""
         if not group.trajectories or any(trajectory.success for trajectory in group.trajectories):
             return group
         text = await self._text(group)
         if not text:
             return group
-        guided = await self._play(group, len(group.episodes), f"{self.stage}/guided/{group.slot}", text)
+        guided = await self._guided_group(group, len(group.episodes), text)
         won = [trajectory.success for trajectory in guided.trajectories]
-        self._guided, self._episodes, self._won = self._guided + 1, self._episodes + len(won), self._won + sum(won)
         if not any(won):
             return group
         if self.config.hidden:
             guided = await self._without_text(guided)
             if won != [trajectory.success for trajectory in guided.trajectories]:
                 return group
-        try:
-            scores = await score_group(self.context.rewards.reward, guided)
-        except RewardError:  # its server failed: what is known of the first attempts is left
-            return group
-        self.context.rewards.remember(guided, scores)
+        return guided if await self._scored(guided) else group
+
+    async def _guided_group(self, group: Group, size: int, text: str) -> Group:
+        """Plays and counts the guided episodes of a group."""
+        guided = await self._play(group, size, f"{self.stage}/guided/{group.slot}", text)
+        won = [trajectory.success for trajectory in guided.trajectories]
+        self._guided, self._episodes, self._won = self._guided + 1, self._episodes + len(won), self._won + sum(won)
         return guided
+
+    async def _scored(self, group: Group) -> bool:
+        """Scores a group; returns False where its server failed, so that the first attempts are what is left."""
+        try:
+            scores = await score_group(self.context.rewards.reward, group)
+        except RewardError:
+            return False
+        self.context.rewards.remember(group, scores)
+        return True
 
     def metrics(self) -> Mapping[str, float]:
         """Returns how many groups were guided since the last call, and the success of their episodes."""
@@ -154,6 +192,18 @@ class GuidedGroups(WrappedGroups):
         )
         own.errors += runner.errors - before if runner is not own else 0
         return guided
+
+
+def _unchanged(guided: Group, replayed: Group) -> Group:
+    """Returns the replayed episodes that took as many turns, and ended as well, as the guided ones did."""
+    pairs = zip(guided.trajectories, replayed.episodes, strict=True)
+    same = tuple(episode for before, episode in pairs if episode.error is None and _same_end(before, episode))
+    return replace(replayed, episodes=same)
+
+
+def _same_end(before: Trajectory, episode: Episode) -> bool:
+    after = [trajectory for trajectory in episode.trajectories if trajectory.trainable]
+    return [(len(t.turns), t.success) for t in after] == [(len(before.turns), before.success)]
 
 
 def _actions(trajectory: Trajectory) -> list[str]:

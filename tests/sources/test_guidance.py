@@ -14,6 +14,7 @@ from made_world import Odd, Says, components, stage_of
 from sojourn.agents.plain import Plain
 from sojourn.backends.torch.models.tiny import build_tokenizer
 from sojourn.config.toml import Tables
+from sojourn.credit.rloo import RLOO
 from sojourn.errors import ActionError, ConfigError, RewardError
 from sojourn.protocols import AgentContext
 from sojourn.sources.guidance import Guidance, Guided, GuidedGroups
@@ -200,6 +201,87 @@ async def test_a_text_of_ones_own_is_guidance():
     assert not any(trajectory.success for trajectory in plays[1].trajectories)
     assert isinstance(made.sampler, Obeys)
     assert sum("Always say yes.\n\nSay it." in prompt for prompt in made.sampler.prompts) == 2 * 6
+
+
+async def test_every_group_is_joined_by_guided_episodes_without_the_text():
+    """A group has its own episodes, as they were played, and the samples of the guided ones in the same contexts."""
+    config = Guidance(base=Slots(width=2, size=4), kind="text", text="Always say yes.", hidden=True, join=3)
+    groups, plays, source, made = await played(config)
+    assert [len(group.episodes) for group in groups] == [7, 7]  # the easy task is joined, too
+    assert [len(group.episodes) for group in plays] == [4, 4]
+    for group, play in zip(groups, plays, strict=True):
+        assert group.episodes[:4] == play.episodes
+        assert {e.id.rpartition("/")[0] for e in group.episodes[4:]} == {f"rl/hidden/{group.slot}"}
+        first = play.trajectories[0].turns[0].context
+        assert all(np.array_equal(t.turns[0].context, first) for t in group.trajectories)
+    assert isinstance(made.sampler, Obeys)
+    assert sum("Always say yes." in prompt for prompt in made.sampler.prompts) == 2 * 3 * 2  # both turns of each
+    said = ["yes" in as_text(t.turns[0].sample.tokens) for t in groups[1].trajectories]
+    assert not any(said[:4])
+    assert any(said[4:])
+    logprobs = [turn.sample.logprobs for t in groups[1].trajectories for turn in t.turns]
+    assert all((found == -0.5).all() for found in logprobs)  # as the guided policy had sampled them
+    won = sum(t.success for group in groups for t in group.trajectories[4:])
+    assert source.metrics() == {"guided": 2.0, "guided_success": won / 6}
+
+
+async def test_advantages_are_over_the_joint_group():
+    config = Guidance(base=Slots(width=2, size=6), kind="text", text="Always say yes.", hidden=True, join=6)
+    groups, _, _, made = await played(config)
+    scores = await made.rewards(groups)
+    credit = RLOO()(groups, scores, {})
+    hard = [round(float(c.tokens[0][0]), 4) for c in credit[1]]
+    assert [score.total for score in scores[1]] == [0.0] * 6 + [float(t.success) for t in groups[1].trajectories[6:]]
+    won = int(sum(score.total for score in scores[1]))
+    assert 0 < won < 6
+    # each return minus the mean return of the eleven others
+    assert set(hard[:6]) == {round(-won / 11, 4)}
+    assert sorted(set(hard[6:])) == [round(-won / 11, 4), round(1 - (won - 1) / 11, 4)]
+
+
+async def test_joined_guidance_stays_in_the_context_unless_it_is_hidden():
+    config = Guidance(base=Slots(width=2, size=2), kind="text", text="Always say yes.", join=2)
+    groups, *_ = await played(config)
+    assert config.max_lag == 0
+    for group in groups:
+        told = ["Always say yes." in as_text(t.turns[0].context) for t in group.trajectories]
+        assert told == [False, False, True, True]
+
+
+async def test_guided_episodes_that_end_otherwise_without_the_text_do_not_join():
+    class Forgets(Word):
+        """Lets nobody win its odd tasks any more after the guided plays."""
+
+        def make(self, task: Task) -> WordPlay:  # type: ignore[override]
+            play = super().make(task)
+            play.right = play.easy or next(hard_plays) < 12
+            return play
+
+    hard_plays = iter(range(18))
+    config = Guidance(base=Slots(width=2, size=6), kind="text", text="Say yes.", hidden=True, join=6)
+    groups, _, source, _ = await played(config, Forgets())
+    lost = round(12 * (1 - source.metrics()["guided_success"]))  # of the hard task: those of the easy one are all won
+    assert 0 < lost < 6
+    assert [len(group.episodes) for group in groups] == [12, 6 + lost]
+
+
+async def test_a_joint_group_that_cannot_be_scored_is_left_as_it_was():
+    class Fails:
+        async def __call__(self, group: Group):
+            if len(group.episodes) > 2:
+                raise RewardError("no answer")
+            return await made.recipe.reward(group)
+
+    made = components(Word(), Obeys())
+    made.rewards.reward = Fails()
+    source = Guidance(base=Slots(width=1, size=2), kind="text", text="Say yes.", join=2).bind(made, "rl", 1)
+    groups = await source.take(0)
+    assert [len(group.episodes) for group in groups] == [2]
+
+
+def test_only_a_text_joins_groups_that_did_not_fail():
+    with pytest.raises(ValueError, match="all groups are joined"):
+        Guidance(kind="failure", join=2)
 
 
 @pytest.mark.parametrize("keys", [{"kind": "text"}, {"text": "Say yes."}])

@@ -1,8 +1,8 @@
 """Question answering by search: multi-hop questions over passages, answered from what is searched and opened.
 
-A task is a question. An action searches, opens a listed passage, or answers; an observation is a list of results or a
-passage. Answering ends the episode, with a reward in [0, 1] for the answer (`marking`); without an answer it ends after
-`turns` actions, with reward 0.
+A task is a question, or a text with masks (`masked`). An action searches, opens a listed passage, or answers; an
+observation is a list of results or a passage. Answering ends the episode, with a reward in [0, 1] for the answer
+(`marking`); without an answer it ends after `turns` actions, with reward 0.
 
 The corpus is a small world invented for each task (nothing in it can be known beforehand), the CIA World Factbook, or
 the user's own files; see `invented`, `factbook` and `files`. Questions and their evidence: `questions`. Retrieval:
@@ -28,6 +28,7 @@ from sojourn_worlds.search import factbook, files
 from sojourn_worlds.search.corpus import Corpus
 from sojourn_worlds.search.index import ENGINES, Index
 from sojourn_worlds.search.invented import invent
+from sojourn_worlds.search.masked import MOST_MASKS, mask_spans
 from sojourn_worlds.search.play import Play, Rules
 from sojourn_worlds.search.questions import MOST_HOPS, Question, ask
 from sojourn_worlds.search.splits import divide, split_of
@@ -41,7 +42,9 @@ class Search:
 
     `corpus` is "invented" (a world of so many `countries` for each task, or `worlds` of them for all tasks of a split),
     "factbook" (the extra `search`), or a path of the user's, which needs `questions`, a file of them; with `questions`
-    and "" the corpus is what comes with them. `hops` is how many passages an answer takes, 0 mixes 1 to 4.
+    and "" the corpus is what comes with them. `hops` is how many passages an answer takes, 0 mixes 1 to 4. With `masks`
+    a task is a text with so many names and numbers masked, 0 mixes 1 to 4, and the tags masks-1 to masks-4 say how many
+    (MaskSearch: Wu et al. 2025, arXiv:2505.20285); "f1" is then the mean over the masks.
 
     `results` passages are listed at a time, each with `snippet` words of its text; `retriever` is "fts5", "bm25s",
     "tantivy" or "dense" (with `embedder`, a folder with a sentence embedding model, or "" for a packaged one). `graph`
@@ -56,6 +59,7 @@ class Search:
     countries: int = 12
     worlds: int = 0
     hops: int = 2
+    masks: int | None = None
     results: int = 5
     snippet: int = 8
     retriever: Literal["fts5", "bm25s", "tantivy", "dense"] = "fts5"
@@ -80,6 +84,7 @@ class Search:
             "countries": (6, 200),
             "worlds": (0, 10**9),
             "hops": (0, MOST_HOPS),
+            **({"masks": (0, MOST_MASKS)} if self.masks is not None else {}),
             "results": (1, 50),
             "snippet": (0, 100),
             "turns": (1, 1_000),
@@ -93,6 +98,12 @@ class Search:
             raise ConfigError(
                 f'search: corpus = "{self.corpus}" with questions = "{self.questions}": questions go with a corpus of '
                 'your own (a path, or "" for the passages that come with them), and such a corpus needs them'
+            )
+
+        if self.masks is not None and (self.questions or self.choices or self.hops != 2):
+            raise ConfigError(
+                f"search: masks = {self.masks} with questions, choices or hops: a text with masks is no question, and "
+                "what its masks hide cannot be listed: leave these out, or masks"
             )
 
     def tasks(self, split: str) -> Sequence[Task]:
@@ -141,6 +152,8 @@ class Search:
             "evidence": list(question.evidence),
             "place": self._place(seed),
         }
+        if question.spans:
+            data["spans"] = [list(answers) for answers in question.spans]
         return Task("search", data, seed, split, tags=question.kinds)
 
 
@@ -148,11 +161,13 @@ class Search:
 def _made(world: Search, seed: int, split: str) -> Task:
     """Returns the task of a seed; where all tasks share one corpus, each question belongs to one split by its own
     hash."""
-    rng = random.Random(f"question {seed} {world.hops}")
-    hops = world.hops or rng.randint(1, MOST_HOPS)
     corpus = world.corpus_at(seed)
-    shared = world.corpus != "invented"
-    question = ask(rng, corpus, hops, (lambda asked: split_of(asked.text) == split) if shared else None)
+    accept = None if world.corpus == "invented" else lambda asked: split_of(asked.text) == split
+    if world.masks is not None:
+        rng = random.Random(f"masked {seed} {world.masks}")
+        return world.task(mask_spans(rng, corpus, world.masks or rng.randint(1, MOST_MASKS), accept), seed, split)
+    rng = random.Random(f"question {seed} {world.hops}")
+    question = ask(rng, corpus, world.hops or rng.randint(1, MOST_HOPS), accept)
     return world.task(question, seed, split)
 
 

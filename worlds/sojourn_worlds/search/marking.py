@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 
@@ -50,6 +50,25 @@ def mark(
     overlap = max(f1(reply, answer) for answer in answers) if len(names) <= 1 or exact else 0.0
     recall = len(set(evidence) & set(opened)) / len(set(evidence)) if evidence else overlap
     return Mark(exact, overlap, recall)
+
+
+def mark_spans(
+    reply: str,
+    spans: Sequence[Sequence[str]],
+    evidence: Collection[str],
+    opened: Collection[str],
+    names_in: Callable[[str], Collection[str]],
+) -> Mark:
+    """Returns the mark of an answer for several masks, which has a part for each, in order, between semicolons.
+
+    It is exact where all parts are; F1 is the mean over the masks, where a part that is missing is worth nothing and
+    those that are too many are not read.
+    """
+    parts = [part.strip() for part in reply.split(";")]
+    marks = [mark(part, answers, (), (), names_in(part)) for part, answers in zip(parts, spans, strict=False)]
+    recall = len(set(evidence) & set(opened)) / len(set(evidence))
+    right = len(parts) == len(spans) and all(one.exact for one in marks)
+    return Mark(float(right), sum(one.f1 for one in marks) / len(spans), recall)
 
 
 def gives_away(question: str, answers: Sequence[str]) -> bool:

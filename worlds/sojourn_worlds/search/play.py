@@ -17,11 +17,15 @@ from sojourn.errors import ActionError, InfrastructureError
 from sojourn.types import Message, Observation, Role, Step, Task
 from sojourn_worlds.search.corpus import Passage
 from sojourn_worlds.search.index import Index, words
-from sojourn_worlds.search.marking import Mark, gives_away, mark, normalised
+from sojourn_worlds.search.marking import Mark, gives_away, mark, mark_spans, normalised
 
 SYSTEM_PROMPT = (
     "Answer the question from the passages. Say one action: {actions}. The answer is short, and one alone{looked}.\n"
     "Question: {question}"
+)
+MASKED_PROMPT = (
+    "Find what the masks of the text hide, in the passages. Say one action: {actions}. The answer has what each mask "
+    "hides, in the order of their numbers, with a semicolon between two.\n{question}"
 )
 LOOKED = "; a choice between what the question names counts only if the passages that decide it were listed"
 ACTION = re.compile(r"(search|open|neighbours|answer)\[([^\n]*)\]", re.IGNORECASE)
@@ -57,8 +61,8 @@ class Play:
 
     async def start(self) -> Observation:
         actions = ["search[words]", "open[id]", *(["neighbours[name]"] if self.rules.graph else []), "answer[text]"]
-        looked = LOOKED if self._given_away() else ""
-        text = SYSTEM_PROMPT.format(actions=", ".join(actions), question=self.data["question"], looked=looked)
+        looked, prompt = LOOKED if self._given_away() else "", MASKED_PROMPT if self._spans else SYSTEM_PROMPT
+        text = prompt.format(actions=", ".join(actions), question=self.data["question"], looked=looked)
         count = len(self.index.corpus.passages)
         return self._observe(f"There are {count} passages to search.", (Message(Role.SYSTEM, text),))
 
@@ -151,13 +155,20 @@ class Play:
     def _answers(self) -> tuple[str, ...]:
         return (self.data["answer"], *self.data["aliases"])
 
+    @property
+    def _spans(self) -> list[list[str]]:
+        """Returns the accepted answers for each mask; none where the task is a question."""
+        return self.data.get("spans", [])
+
     def _given_away(self) -> bool:
         """Returns whether a guess is likely to be right, so that the evidence must have been listed."""
-        return bool(self.data["evidence"]) and gives_away(self.data["question"], self._answers)
+        return not self._spans and bool(self.data["evidence"]) and gives_away(self.data["question"], self._answers)
 
     def _mark(self, answer: str) -> Mark:
         """Returns the mark of an answer; nothing for a choice that was not looked up."""
         evidence = self.data["evidence"]
+        if self._spans:
+            return mark_spans(answer, self._spans, evidence, self.state.opened, self.index.corpus.names_in)
         judged = mark(answer, self._answers, evidence, self.state.opened, self.index.corpus.names_in(answer))
         if self._given_away() and not self.state.listed >= set(evidence):
             return judged._replace(exact=0.0, f1=0.0)

@@ -57,6 +57,7 @@ class Question:
     aliases: tuple[str, ...]
     evidence: tuple[str, ...]  # ids of passages, in the order in which they are needed
     kinds: tuple[str, ...]
+    spans: tuple[tuple[str, ...], ...] = ()  # of a text with masks: what each hides, and other right ways to say it
 
 
 def ask(rng: random.Random, corpus: Corpus, hops: int, accept: Callable[[Question], bool] | None = None) -> Question:
