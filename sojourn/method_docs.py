@@ -36,6 +36,7 @@ NEEDS_IN_WORDS = {  # what a loss reads of the trainer's forward pass, in words
 UNVERIFIED_RECIPES = {  # by the name of a preset whose method is no component: the text that was read of its source
     "eva": "the paper's abstract and accounts of it were read, not its text",
     "gui_owl": "the paper's abstract and accounts of it were read, not its equations",
+    "moorl": "the paper's abstract, a reprint of its algorithm and a review were read, not its text",
     "step_masking": "the paper's abstract and accounts of it were read, not its text",
 }
 UNKNOWN = "known once its package is installed: pip install 'sojourn[torch]'"
