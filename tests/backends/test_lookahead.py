@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 from made import batch as made_batch
+from made import group, trajectory
 from safetensors.torch import load_file
 
+from sojourn.abilities import group_size, parts_of
 from sojourn.backends.torch.models import loading
 from sojourn.backends.torch.models.lora import adapted
 from sojourn.backends.torch.trainer.copies import CopyableTrainer
@@ -19,15 +21,17 @@ from sojourn.backends.torch.trainer.model_passes import ModelPasses
 from sojourn.backends.torch.trainer.optimizer import Optimizer
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.backends.torch.trainer.weight_files import OPTIMIZER
-from sojourn.batch import Batch
+from sojourn.batch import to_batch
 from sojourn.config.toml import Tables
 from sojourn.errors import ConfigError
 from sojourn.losses.nll import NLL
 from sojourn.losses.value import Value
 from sojourn.models.spec import Lora
 from sojourn.optim import Lookahead, Optim
-from sojourn.train.resolve import resolve
+from sojourn.train.resolve import load, resolve
+from sojourn.types import Batch, Credit
 
+PRESETS = Path(__file__).parent.parent.parent / "recipes" / "presets"
 NAME = "tiny:layers=1,hidden=64"
 CYCLES = Optim(lr=1e-2, lookahead=Lookahead(every=3, fraction=0.5))
 PLAIN = Optim(lr=1e-2)
@@ -173,6 +177,27 @@ async def test_samplers_are_given_the_weights_that_train_next() -> None:
         await learn(made, number)
         await made.publish()
         assert same(sent[-1], {name: p.detach() for name, p in made.model.named_parameters()})
+
+
+def test_a_cycle_of_the_preset_is_on_the_groups_of_one_part() -> None:
+    """Minibatches cut a step in the order of its groups, and as many of them are of either part."""
+    recipe = load(PRESETS / "moorl.toml").recipe
+    stage = recipe.stages[1]
+    live, recorded = parts_of(stage.groups)
+    collected = recipe.stages[0].groups
+    assert live.width * (group_size(live) or 0) == recorded.width * (group_size(collected) or 0) == 32
+    made = [group([trajectory(np.random.default_rng(n), turns=1)] * 4, n) for n in range(live.width + recorded.width)]
+    credit = [[Credit.uniform(t, 1.0) for t in g.trajectories] for g in made]
+    batch = to_batch(made, credit, {}, aggregate=stage.aggregate)
+    parts = list(batch.minibatches(stage.minibatches))
+    assert recipe.critic is not None
+    for optim in (stage.optim, recipe.critic.optim):
+        assert optim.lookahead is not None
+        every = optim.lookahead.every
+        cycles = [
+            np.concatenate([part.trajectory for part in parts[n : n + every]]) for n in range(0, len(parts), every)
+        ]
+        assert [set(cycle.tolist()) for cycle in cycles] == [set(range(32)), set(range(32, 64))]
 
 
 STAGE = {"name": "rl", "steps": 2, "minibatches": 2, "losses": [{"name": "ppo"}]}
