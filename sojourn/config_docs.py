@@ -26,7 +26,7 @@ from sojourn.config.registry import as_toml
 from sojourn.key_meanings import OF_CLASS, OF_NAME
 from sojourn.method_docs import with_links
 from sojourn.models.spec import Critic, FrozenModel, Lora, Model, Sampling, ServedModel
-from sojourn.optim import Optim
+from sojourn.optim import Lookahead, Optim
 from sojourn.rollout.limits import Limits
 from sojourn.rollout.runner import Rollout
 from sojourn.train.early_stop import EarlyStop
@@ -50,6 +50,7 @@ STAGES: Mapping[str, type] = {
     "stages": Stage,
     "aggregate": Aggregate,
     "optim": Optim,
+    "lookahead": Lookahead,
     "early_stop": EarlyStop,
     "repeats": Repeat,
 }

@@ -37,6 +37,7 @@ UNVERIFIED_RECIPES = {  # by the name of a preset whose method is no component: 
     "eva": "the paper's abstract and accounts of it were read, not its text",
     "gui_owl": "the paper's abstract and accounts of it were read, not its equations",
     "masksearch": "the paper's abstract, its authors' page and accounts of it were read, not its text nor its rewards",
+    "moorl": "the paper's abstract, a reprint of its algorithm and a review were read, not its text",
     "step_masking": "the paper's abstract and accounts of it were read, not its text",
 }
 UNKNOWN = "known once its package is installed: pip install 'sojourn[torch]'"

@@ -24,7 +24,7 @@ CHANGEABLE = re.compile(
     r"|record\.(checkpoint_every|keep|keep_best|keep_optimizer|tags)"
 )
 ALLOWED = (
-    "steps, early_stop and optim (all but betas) of a stage, optim of the critic, evaluation.every, and "
+    "steps, early_stop and optim (all but betas and lookahead) of a stage, optim of the critic, evaluation.every, and "
     "checkpoint_every, keep, keep_best, keep_optimizer and tags of record"
 )
 

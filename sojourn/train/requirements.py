@@ -74,6 +74,7 @@ def check_needs(recipe: Recipe) -> None:
             "add a stage that trains on it, or play with `sojourn eval`"
         )
     check_names(recipe)
+    _check_lookahead(recipe)
     _check_critic(recipe)
     _check_recorded(recipe)
     _check_max_tokens(recipe)
@@ -100,6 +101,21 @@ def _remedy(stage: Stage, need: str) -> str:
             "use one such as gae, or remove the loss"
         )
     return f"the stream '{need}', which nothing provides: add streams = [{{name = '{need}'}}]"
+
+
+def _check_lookahead(recipe: Recipe) -> None:
+    """Refuses cycles that are longer than a stage has updates, as none would end in an outer step; a critic's, where
+    all stages are too short."""
+    trained = [stage for stage in recipe.stages if stage.trains and stage.steps]
+    updates = [stage.steps * stage.minibatches for stage in trained]
+    optims = [(f"stages.{stage.name}", stage.optim, most) for stage, most in zip(trained, updates, strict=True)]
+    optims += [("critic", recipe.critic.optim, max(updates))] if recipe.critic is not None and updates else []
+    for path, optim, most in optims:
+        if optim.lookahead is not None and optim.lookahead.every > most:
+            raise ConfigError(
+                f"{path}.optim.lookahead.every = {optim.lookahead.every}: a stage has {most} updates, so that no cycle "
+                f"ends: expected at most {most}, or more steps or minibatches"
+            )
 
 
 def _check_critic(recipe: Recipe) -> None:

@@ -93,6 +93,17 @@ def test_more_steps_of_a_finished_run_equal_as_many_at_once(run: Path, whole: Pa
     assert ends == [{k: e[k] for k in ("name", "step", "summary")} for e in RunFolder.read(whole).evaluations()[-1:]]
 
 
+def test_a_run_that_ended_within_a_cycle_of_lookahead_goes_on_in_it(tmp_path: Path, whole: Path) -> None:
+    """Outer steps are after the second and the fourth step; what is trained is what sampled, after each of them."""
+    cycles = {"stages.rl.optim.lookahead.every": 2}
+    parts, at_once = (train(tmp_path / str(count), **cycles, **steps(count)) for count in (3, 4))
+    resumed(parts, **steps(4))
+    assert weight_bytes(parts) == weight_bytes(at_once)
+    assert computed(parts) == computed(at_once)
+    assert weight_bytes(at_once) != weight_bytes(whole)
+    assert all(abs(values["kl"]) < 1e-5 for stage, _, values in computed(at_once) if stage == "rl")
+
+
 def test_another_learning_rate_changes_the_steps_after_it_alone(run: Path, whole: Path) -> None:
     resumed(run, **steps(4), **{"stages.rl.optim.lr": 5e-4})
     assert computed(run)[:3] == computed(whole)[:3]
@@ -127,6 +138,7 @@ def test_a_resume_without_a_change_leaves_the_run_alone(run: Path) -> None:
         ({"seed": 1}, "seed = 1: what the run has done so far was done with 0"),
         ({"stages.rl.groups.width": 3}, "stages.1.groups.width = 3"),
         ({"evaluation.tasks": 3}, "evaluation.tasks = 3"),
+        ({"stages.rl.optim.lookahead.every": 2}, "stages.1.optim.lookahead.every = 2"),
         ({"stages.warmup.steps": 3}, "the stage 'warmup' is over"),
         ({"stages.rl.steps": 1}, "2 steps of it are done: expected at least 3"),
         ({"stages.rl.optim.lr": 1e-2}, "ended after 2 steps: give it more as well, such as stages.rl.steps=4"),
