@@ -81,6 +81,7 @@ READ = {
     ("loss", "m2po"): "2026-11-22: the authors' code",
     ("loss", "webrl"): "2026-11-26: the authors' code, actor_loss of trainer.py",
     ("loss", "importance"): "2026-11-22: verl's code, with which it agrees",
+    ("loss", "weighted"): "2026-11-26: the abstract, and the authors' code, sim2real_sac.py",
     ("loss", "kl"): "2026-11-22: verl's code, with which it agrees",
     ("loss", "entropy"): "2026-11-25: section 4 as others quote it",
     ("loss", "epo"): "2026-11-22: the text of version 2, and the authors' code",
@@ -94,12 +95,14 @@ READ = {
     ("stream", "action_values"): "2026-11-25: the authors' code, train.py, agent.py and the data's preparation",
     ("stream", "utterance_advantage"): (
         "2026-11-22: the authors' code; 2026-11-25: of RO2O the authors' code, its Q-ensemble and losses; "
-        "of CQL the authors' code for discrete actions, quantile_agent.py"
+        "of CQL the authors' code for discrete actions, quantile_agent.py; "
+        "2026-11-26: of MEX the abstract and the authors' code, IO.py"
     ),
     ("stream", "instruction_value"): "2026-11-25: the authors' code, trainer.py, critic.py and offpolicy_train_loop.py",
     ("stream", "relatedness"): "2026-11-25: the authors' code, environment.py",
     ("stream", "feedback"): "2026-11-25: the authors' code, learner.py, llm_annotator.py, reward_model.py",
     ("stream", "curiosity"): "2026-11-25: the text, section 2.2, and the authors' code, model.py",
+    ("stream", "dynamics_ratio"): "2026-11-26: the abstract, and the authors' code, sim2real_sac.py and Weight_net.py",
     ("stream", "information_gain"): "2026-11-22: the authors' code; of DR-Venus what its preset cites",
     ("filter", "best"): "2026-11-26: the abstract, and the code, workflow_gen.py, workflow_convert.py, train.py",
     ("filter", "roc"): "2026-11-22: the text, and the authors' code",

@@ -84,6 +84,16 @@ class UtteranceAdvantage(LearnedStream):
     the recorded action, `conservatism` times logsumexp Q over the group's different actions minus Q of the recorded one
     is added to the loss of each Q (conservative Q-learning: Kumar et al. 2020, arXiv:2006.04779, eq. 4, by its code for
     discrete actions, where the sum is over all actions). Only the groups of the step are read for that.
+
+    With `optimism` above 0 the critics explore by their own objective: the optimal value V of the first state minus a
+    multiple of the Bellman error, summed over all that was played (MEX: Liu et al. 2023, arXiv:2305.18258, model-free).
+    V is the largest Q of the actions that a group sampled at one first state, averaged over the n first states of the
+    step; `optimism` times V, times the step's turns over those of the buffer, is taken off the loss of each Q. So an
+    action that was played k times, in one of them, is overrated by `optimism` T / (2 n k), with T turns in a step: much
+    at first, and less with each try. The metric `start_value` is V before the updates. In the authors' code V is the
+    mean Q at states drawn from the buffer, of the actions played there or, less logsumexp Q over three actions, of the
+    policy's, and the error is a mean, so that its weight (0.001, 0.005) is not comparable. In groups of the source
+    `candidates` the first state is the recorded one.
     """
 
     features: Literal["policy", "start"] = "policy"
@@ -92,6 +102,7 @@ class UtteranceAdvantage(LearnedStream):
     deviations: Annotated[float, Range(0)] = 1.0
     output: Literal["advantage", "disagreement"] = "advantage"
     conservatism: Annotated[float, Range(0)] = 0.0
+    optimism: Annotated[float, Range(0)] = 0.0
 
     discount: Fraction = 0.95
     target_update_rate: Annotated[float, Range(above=0, max=1)] = 0.1
@@ -145,14 +156,20 @@ class UtteranceAdvantage(LearnedStream):
             error = float(self._errors(played)[0]) / self.critics
             disagreement = float(self._q_values(played.after).std(0, correction=0).mean())
         choices = _choices(context.groups, await self._states(context)) if self.conservatism else []
+        starts = _first_actions(context.groups, await self._states(context)) if self.optimism else []
+        with torch.no_grad():
+            optimistic = {"start_value": float(self._start_value(starts)) / self.critics} if starts else {}
+        known = len(self._memory["moves"].reward)
+        optimism = self.optimism * len(played.reward) / known  # as the paper sums errors, whose mean is taken here
         rng = np.random.default_rng((self.seed, self._memory["steps"]))
         for _ in range(self.updates):
-            chosen = rng.integers(0, len(self._memory["moves"].reward), self.batch_size)
+            chosen = rng.integers(0, known, self.batch_size)
             q, v = self._errors(Transitions(*(column[chosen] for column in self._memory["moves"])))
-            self.learner.update(q + v + self.conservatism * self._overestimate(choices) if choices else q + v)
+            loss = q + v + self.conservatism * self._overestimate(choices) if choices else q + v
+            self.learner.update(loss - optimism * self._start_value(starts) if starts else loss)
             self.learner.net(played.before.shape[1]).update_targets(self.target_update_rate)
         self._memory["steps"] += 1
-        return {"error": error, "disagreement": disagreement}
+        return {"error": error, "disagreement": disagreement, **optimistic}
 
     def state(self) -> Mapping[str, Any]:
         transitions = self._memory.get("moves")
@@ -186,6 +203,10 @@ class UtteranceAdvantage(LearnedStream):
         critics."""
         gaps = [(q := self._q_values(c.actions)).logsumexp(1) - q[:, c.recorded] for c in choices]
         return torch.stack(gaps).mean(0).sum()
+
+    def _start_value(self, starts: Sequence[FloatArray]) -> torch.Tensor:
+        """Returns the mean, over states, of the largest Q of the actions (n, H) there, summed over the critics."""
+        return torch.stack([self._q_values(actions).max(1).values for actions in starts]).mean(0).sum()
 
     def _remember(self, new: Transitions) -> None:
         known = self._memory.get("moves")
@@ -239,6 +260,18 @@ def _choices(groups: Sequence[Group], states: Sequence[Sequence[TurnStates]]) ->
         if recorded and len(actions) > 1:
             found.append(Choice(np.stack(list(actions.values())), list(actions).index(recorded)))
     return found
+
+
+def _first_actions(groups: Sequence[Group], states: Sequence[Sequence[TurnStates]]) -> list[FloatArray]:
+    """Returns, for each first state of each group and seat, the hidden states after the actions there: (n, H)."""
+    found = dict[tuple[Any, ...], list[FloatArray]]()
+    for number, (group, of_group) in enumerate(zip(groups, states, strict=True)):
+        for trajectory, around in zip(group.trajectories, of_group, strict=True):
+            if around.turns:
+                first = around.turns[0]
+                prompt = trajectory.prompt(first).tobytes(), trajectory.turns[first].images
+                found.setdefault((number, trajectory.agent, *prompt), []).append(around.after[0])
+    return [np.stack(actions) for actions in found.values()]
 
 
 def _transitions(trajectory: Trajectory, states: TurnStates, score: Score) -> Transitions:

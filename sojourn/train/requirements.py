@@ -26,7 +26,7 @@ from sojourn.abilities import (
     reads_critic,
     valid_for,
 )
-from sojourn.composite import with_bases
+from sojourn.composite import HasBases, with_bases
 from sojourn.config.lookup import nearest
 from sojourn.errors import ConfigError
 from sojourn.protocols import EnvFamily, Loss, Stream
@@ -188,7 +188,8 @@ def _check_columns(stage: Stage) -> None:
     """Refuses two losses that give their values the same name, as the second would overwrite the first's."""
     for origin in dict.fromkeys(map(origin_of, parts_of(stage.groups))):
         losses = applied(stage.losses, origin)
-        names = [type(loss).__name__ for loss in losses if isinstance(loss, HasColumns | Chooses)]
+        own = [loss for loss in with_bases(losses) if not isinstance(loss, HasBases)]  # others pass on their bases'
+        names = [type(loss).__name__ for loss in own if isinstance(loss, HasColumns | Chooses)]
         if twice := [name for name in names if names.count(name) > 1]:
             raise ConfigError(
                 f"stage '{stage.name}': losses has {twice[0]} twice, whose columns would be the same: keep one"

@@ -93,7 +93,7 @@ def test_the_stage_ends_with_its_checkpoint_and_evaluation_and_the_next_goes_on(
     status = read_status(stopped)
     assert status.state is State.FINISHED
     assert sweep.finished(stopped)
-    assert [one.name for one in available_weights(stopped)] == ["before", "1", "warmup", "rl"]
+    assert [one.name for one in available_weights(stopped)] == ["before", "warmup", "rl"]
     lines = [json.loads(line) for line in (stopped / "metrics.jsonl").read_text().splitlines()]
     assert [(line["stage"], line["step"]) for line in lines] == [("warmup", 0), ("warmup", 1), ("rl", 0)]
 

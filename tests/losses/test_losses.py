@@ -25,6 +25,7 @@ from sojourn.losses.ppo import PPO
 from sojourn.losses.reinforce import Reinforce
 from sojourn.losses.sapo import SAPO
 from sojourn.losses.value import Value
+from sojourn.losses.weighted import Weighted
 from sojourn.protocols import PassOutput
 from sojourn.types import Batch
 
@@ -240,6 +241,41 @@ def test_importance_is_as_its_base_is():
     other = Importance(base=EPO())
     other.restore(remembers.state())
     assert other.state() == remembers.state() != Importance(base=EPO()).state()
+
+
+def test_a_loss_weighed_by_a_stream_by_hand():
+    batch = batch_of([-1.0] * 4, [1, 1, -1, 2], success=[1, 0.5, 0.25, 0])
+    value, gradient, _, metrics = called(Weighted(base=Reinforce()), batch, [-1.0, -2, -3, -4])
+    assert gradient == pytest.approx([-1, -0.5, 0.25, 0])
+    assert value == pytest.approx([1, 1, -0.75, 0])
+    assert metrics["success_weight"].tolist() == [1, 0.5, 0.25, 0]
+
+
+def test_a_critics_error_is_weighed_by_a_stream():
+    """Errors of 0.5 and 2, of which the second counts a quarter: 0.25 / 2 and 4 / 2 / 4."""
+    batch = batch_of([-1.0] * 2, [0, 0], turns=[0, 1], targets=[1.5, 3], values=[1, 1], ratio=[1, 0.25])
+    loss = Weighted(base=Value(), stream="ratio")
+    assert loss.needs == {"critic", "targets", "values", "ratio"}
+    batch = Batch(**{**vars(batch), "streams": {**batch.streams, **loss.columns(batch)}})
+    chosen, values = select_tokens(batch, np.arange(2)), torch.ones(2, requires_grad=True)
+    per_token, metrics = loss(PassOutput(torch.zeros(2), torch.zeros(2), values), chosen)
+    assert per_token.tolist() == pytest.approx([0.125, 0.5])
+    assert torch.autograd.grad(per_token.sum(), values)[0].tolist() == pytest.approx([-0.5, -0.5])
+    assert metrics["value_error"].tolist() == pytest.approx([0.25, 4])
+
+
+def test_a_weighed_loss_is_as_its_base_is():
+    of = Weighted(base=Reinforce())
+    assert (of.needs, of.zero_at_zero_advantage, of.valid_for) == ({"success"}, True, frozenset())
+    assert not Weighted(base=KL()).zero_at_zero_advantage
+    batch = batch_of(**COVARYING, success=[1.0] * len(COVARYING["logprobs"]))
+    assert called(Weighted(base=KLCov()), batch, COVARYING["logprobs"])[-1]["held_back"].any()
+    remembers, other = Weighted(base=EPO()), Weighted(base=EPO())
+    remembers.columns(batch)
+    other.restore(remembers.state())
+    assert other.state() == remembers.state() != Weighted(base=EPO()).state()
+    with pytest.raises(ValueError, match="STPPO divides its gradient"):
+        Weighted(base=STPPO())
 
 
 def test_epo_by_hand():

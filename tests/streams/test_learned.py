@@ -25,6 +25,7 @@ from sojourn.protocols import TurnStates
 from sojourn.record import checkpoint
 from sojourn.schedules import Linear
 from sojourn.streams.curiosity import Curiosity
+from sojourn.streams.dynamics_ratio import DynamicsRatio
 from sojourn.streams.feedback import Feedback, following_observations
 from sojourn.streams.implicit_reward import ImplicitReward, _cross_entropy, _dpo
 from sojourn.streams.instruction_value import InstructionValue
@@ -34,7 +35,7 @@ from sojourn.streams.progress import Progress
 from sojourn.streams.relatedness import Relatedness
 from sojourn.streams.replies import score_replies
 from sojourn.streams.trainer_passes import TrainerPasses
-from sojourn.streams.utterance_advantage import Choice, UtteranceAdvantage, _choices, _transitions
+from sojourn.streams.utterance_advantage import Choice, UtteranceAdvantage, _choices, _first_actions, _transitions
 from sojourn.train.loop import StageLoop
 from sojourn.types import Ending, Group, Message, Role, Score
 
@@ -73,7 +74,7 @@ def step(seed=0):
             plays.append(
                 (told(replace(t, turns=tuple(turns)), ["start", f"won {good}", "end"], [0.0, good, good]), good)
             )
-        groups.append(group([t for t, _ in plays], slot))
+        groups.append(replace(group([t for t, _ in plays], slot), origin=("policy", "folder")[slot]))
         scores.append([scored(t, float(good)) for t, good in plays])
     return groups, scores
 
@@ -487,6 +488,139 @@ async def test_a_conservative_critic_values_actions_that_nobody_took_less_than_t
 def test_candidates_without_the_recorded_action_are_refused_by_a_conservative_critic():
     with pytest.raises(ConfigError, match=r"set groups\.recorded = true, or drop conservatism"):
         _choices([candidates(np.random.default_rng(0), [[1, 2], [3, 4]], recorded=-1)], [[]])
+
+
+def test_the_value_of_first_states_by_hand():
+    """Q of two actions at one state is 1, 2 by one critic and 5, 0 by the other; of one at another 4 and -1."""
+    starts = [np.array([[1, 5], [2, 0]], dtype=np.float32), np.array([[4, -1]], dtype=np.float32)]
+    assert float(SaysItsRows()._start_value(starts)) == pytest.approx((2 + 4) / 2 + (5 - 1) / 2)
+
+
+async def test_actions_of_one_group_at_one_first_state_are_compared():
+    rng = np.random.default_rng(0)
+    context, plays = rng.integers(0, 300, 5), [trajectory(rng) for _ in range(4)]
+    alike = [replace(t, turns=(replace(t.turns[0], context=context), *t.turns[1:])) for t in plays[:3]]
+    seated = [alike[0], replace(alike[1], agent="other"), alike[2], plays[3]]
+    groups = [group(seated), group([alike[0]], 1), group([replace(plays[0], turns=())], 2)]
+    states = await passes(groups, [[scored(t, 0.0) for t in g.trajectories if t.turns] for g in groups]).states()
+    starts = _first_actions(groups, states)
+    assert [len(actions) for actions in starts] == [2, 1, 1, 1]
+    assert np.array_equal(starts[0], [states[0][0].after[0], states[0][2].after[0]])
+
+
+async def test_an_optimistic_critic_overrates_what_was_tried_less():
+    """Of four turns, three are alike and one is another, at two first states; each is paid 0.5. The loss of a Q is
+    least at 0.5 + `optimism` 4 / (2 2 k): with 0.3 that is 0.6 for k = 3 tries and 0.8 for one, and after as many again
+    0.55 and 0.65."""
+    rng, trainer = np.random.default_rng(0), policy()
+    often, once = trajectory(rng, turns=1), trajectory(rng, turns=1)
+    groups = [group([often] * 3), group([once], 1)]
+    of = passes(groups, [[scored(t, 0.5) for t in g.trajectories] for g in groups], trainer)
+    [first, *_], [second] = await of.states()
+    both = np.concatenate([first.after, second.after])
+    for optimism, expected in ((0.0, [(0.5, 0.5), (0.5, 0.5)]), (0.3, [(0.6, 0.8), (0.55, 0.65)])):
+        stream = UtteranceAdvantage(optimism=optimism, discount=0.0, warmup=0, updates=300, batch_size=4096)
+        for values in expected:
+            learned = await stream.learn(of)
+            with torch.no_grad():
+                assert np.allclose(stream._q_values(both).numpy(), values, atol=0.03)
+        assert learned.get("start_value") == (pytest.approx(0.7, abs=0.03) if optimism else None)
+
+
+def classifiers(**keys) -> DynamicsRatio:
+    """Returns classifiers of states with two features, whose log-ratio is 1 where the next state is `UP`, and -1 where
+    it is `DOWN`."""
+    stream = DynamicsRatio(hidden_size=4, **keys)
+    layer = torch.nn.Linear(4, 1, bias=False)
+    layer.weight.data = torch.tensor([[0, 0, math.atanh(0.25), 0]])
+    stream.learner.net(2).transition = layer
+    return stream
+
+
+class States:
+    """Offers groups, and hidden states of their turns."""
+
+    def __init__(self, groups, states):
+        self.groups, self._states = groups, states
+
+    async def states(self, *, reference=False):
+        return self._states
+
+
+UP, DOWN = [3.0, -3.0], [0.0, 2.0]  # normalised: (1, -1), (-1, 1)
+E = math.e
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({}, [1, 1 / E, 1, 1]),
+        ({"max_ratio": 2.0}, [2, 1 / E, 2, 1]),
+        ({"min_ratio": 0.5, "max_ratio": 5.0}, [E, 0.5, E, 1]),
+        ({"level": "trajectory"}, [1, 1, 1, 1]),
+        ({"level": "trajectory", "max_ratio": 5.0}, [E, E, E, E]),
+        ({"simulated": ("experts",)}, [1, 1, 1, 1]),
+    ],
+)
+async def test_dynamics_ratios_by_hand(keys, expected):
+    """The next states of three turns say e, 1 / e and e; nothing follows the fourth."""
+    made = trajectory(np.random.default_rng(0), turns=4)
+    before, after = np.array([UP, UP, DOWN, UP], dtype=np.float32), np.array([DOWN, UP, UP, DOWN], dtype=np.float32)
+    of = States([group([made])], [[TurnStates([0, 1, 2, 3], before, after)]])
+    [[turns]] = await classifiers(**keys)(of)
+    assert [len(turn) for turn in turns] == [len(turn.sample.tokens) for turn in made.turns]
+    assert [float(turn[0]) for turn in turns] == pytest.approx(expected, rel=1e-3)
+    assert all(len(set(turn.tolist())) == 1 for turn in turns)
+
+
+def test_what_both_classifiers_get_wrong_by_hand():
+    """The first says nothing yet: log 2. The second adds -1 and 1 to real turns, and 1 to the only simulated one."""
+    stream = classifiers()
+    ahead = torch.tensor([[-1.0, 1.0], [1.0, -1.0]])
+    real, simulated = torch.stack([ahead, ahead]), torch.stack([ahead[1:], ahead[1:]])
+    action, transition = stream._errors(stream.learner.net(2), real, simulated)
+    assert float(action.detach()) == pytest.approx(math.log(2))
+    wrong, right = math.log(1 + E), math.log(1 + 1 / E)
+    assert float(transition.detach()) == pytest.approx(((wrong + right) / 2 + wrong) / 2, rel=1e-4)
+
+
+async def test_a_dynamics_ratio_is_low_where_the_simulator_is_wrong():
+    """After `push` the real door opens and the simulated one stays shut, half of the time; after `look` both show the
+    same, though the simulated policy looks more often. New turns of the simulator are judged."""
+    rng, trainer = np.random.default_rng(0), policy()
+    opened, shut, seen = [40, 41, 42], [50, 51, 52], [60, 61, 62]
+
+    def play(action, shown):
+        t = trajectory(rng, turns=2)
+        first, last = t.turns
+        said = np.array([10, 11] if action == "push" else [20, 21])
+        sample = replace(first.sample, tokens=said, logprobs=np.full(2, -1, dtype=np.float32))
+        first = replace(first, context=np.array([5, 6, 7]), sample=sample)
+        return replace(t, turns=(first, replace(last, context=np.array(shown))))
+
+    real = [play("push", opened)] * 6 + [play("look", seen)] * 2
+    simulated = [play("push", opened)] * 2 + [play("push", shut)] * 2 + [play("look", seen)] * 4
+    groups = [group(simulated), replace(group(real, 1), origin="folder")]
+    scores = [[scored(t, 0.0) for t in g.trajectories] for g in groups]
+    stream = DynamicsRatio(max_ratio=10.0)
+    [before, _] = await stream(passes(groups, scores, trainer))
+    assert {float(turn[0]) for turns in before for turn in turns} == {1.0}
+    for _ in range(60):
+        learned = await stream.learn(passes(groups, scores, trainer))
+    found, others = await stream(passes(groups, scores, trainer))
+    true, false, looked = (float(found[n][0][0]) for n in (0, 2, 4))
+    assert true == pytest.approx(2, abs=0.5)  # 1 in the real world, 1/2 in the other
+    assert false < 0.1
+    assert looked == pytest.approx(1, abs=0.3)
+    assert learned["error"] < learned["action_error"]
+    assert all(float(turn[0]) == 1 for turns in others for turn in turns)
+
+
+def test_origins_that_make_no_sense_are_refused():
+    with pytest.raises(ValueError, match="expected one origin or more in each, and none in both"):
+        DynamicsRatio(simulated=("folder",))
+    with pytest.raises(ValueError, match="expected min_ratio <= max_ratio"):
+        DynamicsRatio(min_ratio=2.0)
 
 
 async def test_relatedness_is_a_difference_of_potentials():
