@@ -38,7 +38,8 @@ READ = {
     ("loss", "nca"): "2026-11-25: the authors' code, nca_loss for rewards and dpo_loss for pairs",
     ("stream", "reference_kl"): "2026-11-25: the authors' code, KTOTrainer of HALOs",
     ("stream", "turn_pairs"): (
-        "2026-11-25: of Step-DPO the authors' code, stepdpo_trainer.py; of Agent Q and of Zhai et al. the abstracts"
+        "2026-11-25: of Step-DPO the authors' code, stepdpo_trainer.py; of Agent Q and of Zhai et al. the abstracts; "
+        "2026-11-26: the text of AutoCoA, sections 3.2 and 3.3"
     ),
     ("estimator", "grpo"): "2026-11-22: verl's code, with which it agrees",
     ("estimator", "rloo"): "2026-11-22: verl's code, with which it agrees; 2026-11-25: the text, section 2.3",

@@ -26,6 +26,10 @@ class AnswerPair(NamedTuple):
     better: Answer
     worse: Answer
 
+    @property
+    def gap(self) -> float:
+        return self.better.value - self.worse.value
+
 
 @dataclass(frozen=True, kw_only=True)
 class TurnPairs:
@@ -39,12 +43,18 @@ class TurnPairs:
     where the papers average over a tree search (Agent Q: Putta et al. 2024, arXiv:2408.07199; Zhai et al. 2024,
     arXiv:2409.09345). The best answer to a state is paired with the worst, the second with the second worst, and so on,
     as long as their values differ by more than `margin`; `max_pairs` bounds the pairs of a state (0: all).
+
+    With `contrast` = "calls", one answer of a pair calls a tool and the other does not, so that what is learned is when
+    to act (step-level action triggering of AutoCoA: Zhang et al. 2025, arXiv:2503.06580, section 3.2.2): the pair that
+    differs most comes first, whichever of both is better, then that of what is left. The authors begin with answers
+    that failed, and make the other one by adding or removing a call; here both were sampled.
     """
 
     state: Literal["prompt", "key"] = "prompt"
     gamma: Annotated[float, Range(0, 1)] = 1.0
     margin: Annotated[float, Range(0)] = 0.0
     max_pairs: Annotated[int, Range(0)] = 0
+    contrast: Literal["any", "calls"] = "any"
 
     provides = "pairs"
     reference = False
@@ -72,8 +82,8 @@ class TurnPairs:
         found = list[AnswerPair]()
         for answers in self._answers(group, scores):
             answers.sort(key=lambda answer: -answer.value)  # equals stay in the order of the episodes
-            chosen = zip(answers[: len(answers) // 2], answers[::-1], strict=False)
-            differing = [AnswerPair(*pair) for pair in chosen if pair[0].value - pair[1].value > self.margin]
+            chosen = _contrasted(group, answers) if self.contrast == "calls" else _opposed(answers)
+            differing = [pair for pair in chosen if pair.gap > self.margin]
             found += differing[: self.max_pairs or None]
         return found
 
@@ -107,3 +117,23 @@ class TurnPairs:
             path = trajectory.turns[path].parent
         prompt = hashlib.sha256(trajectory.prompt(number).tobytes()).digest()
         return trajectory.agent, prompt, tuple(images)
+
+
+def _opposed(answers: Sequence[Answer]) -> list[AnswerPair]:
+    """Pairs answers, which come with the best first, from both ends."""
+    return [AnswerPair(*pair) for pair in zip(answers[: len(answers) // 2], answers[::-1], strict=False)]
+
+
+def _contrasted(group: Group, answers: Sequence[Answer]) -> list[AnswerPair]:
+    """Pairs answers, which come with the best first, that call a tool with those that do not; malformed ones are left
+    out."""
+    spoken = [(answer, group.trajectories[answer.trajectory].turns[answer.turn].message) for answer in answers]
+    calling = [answer for answer, message in spoken if message is not None and message.calls]
+    silent = [answer for answer, message in spoken if message is not None and not message.calls]
+    pairs = list[AnswerPair]()
+    while calling and silent:
+        first, second = AnswerPair(calling[0], silent[-1]), AnswerPair(silent[0], calling[-1])
+        pair = first if first.gap >= second.gap else second
+        calling, silent = ([answer for answer in of_kind if answer not in pair] for of_kind in (calling, silent))
+        pairs.append(pair)
+    return pairs

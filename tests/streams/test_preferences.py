@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -22,7 +23,7 @@ from sojourn.streams.pairs import Pairs
 from sojourn.streams.reference_kl import ReferenceKL, mismatched
 from sojourn.streams.trainer_passes import TrainerPasses
 from sojourn.streams.turn_pairs import TurnPairs
-from sojourn.types import Ending, Score, Trajectory, Turn
+from sojourn.types import Ending, Message, Role, Score, ToolCall, Trajectory, Turn
 
 
 def spoken(*turns: tuple[list[int], list[int], str], agent: str = "agent", won: float | None = None) -> Trajectory:
@@ -86,6 +87,30 @@ async def test_the_pairs_of_a_state_are_bounded():
     scores = [[rewards(number) for number in range(5)]]
     assert await read(TurnPairs(), [group(plays)], scores) == [[[-1], [-2], [0], [2], [1]]]
     assert await read(TurnPairs(max_pairs=1), [group(plays)], scores) == [[[-1], [0], [0], [0], [1]]]
+
+
+def acting(number: int, calls: bool | None) -> Trajectory:
+    """One turn in the same state, which calls a tool, does not, or (None) was malformed."""
+    message = None if calls is None else Message(Role.ASSISTANT, "", calls=(ToolCall("search", {}),) if calls else ())
+    return Trajectory("agent", (Turn(-1, np.array([1]), sample([number]), message),), Ending.DONE)
+
+
+async def test_an_answer_that_calls_a_tool_is_paired_with_one_that_does_not():
+    async def pairs(calls: Sequence[bool | None], values: Sequence[float], **options: Any) -> list[float]:
+        plays = [acting(number, kind) for number, kind in enumerate(calls)]
+        stream = TurnPairs(contrast="calls", **options)
+        [found] = await read(stream, [group(plays)], [[rewards(value) for value in values]])
+        return [turn for [turn] in found]
+
+    # the best call with the worst answer without one; the best of all and the worst of all both called
+    assert await pairs([True, True, False, False], [1, 0, 0.5, 0.25]) == [1, -2, 2, -1]
+    # it was better not to call
+    assert await pairs([True, False, True], [0, 1, 0.5]) == [-1, 1, 0]
+    assert await pairs([True, False], [1, 1]) == [0, 0]  # no difference
+    assert await pairs([True, True], [1, 0]) == [0, 0]  # nothing to contrast
+    assert await pairs([True, None], [1, 0]) == [0, 0]  # what was malformed is of neither kind
+    assert await pairs([True, False, True, False], [1, 0, 0.5, 0.25], max_pairs=1) == [1, -1, 0, 0]
+    assert await pairs([True, False, True, False], [1, 0, 0.5, 0.25], margin=0.3) == [1, -1, 0, 0]
 
 
 async def test_what_is_desirable_by_success_or_by_reward():
