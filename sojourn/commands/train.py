@@ -143,8 +143,11 @@ async def train_in(resolved: Resolved, folder: RunFolder, resume: bool, progress
 
 def _print_best(folder: RunFolder, console: CleanConsole) -> None:
     """Prints which weights the run's name stands for, where these are not those after the last step."""
+    from sojourn.record import checkpoint
     from sojourn.record.run_weights import LAST, find_weights
 
+    if not checkpoint.checkpoints(folder.checkpoints):
+        return  # of a run without steps
     best, last = (find_weights(folder.path, name) for name in ("", LAST))
     if best.checkpoint != last.checkpoint:
         console.print(

@@ -140,16 +140,18 @@ def warn(sentence: str) -> None:
 
 def best(folder: str | Path, report: Callable[[str], None] = warn) -> Checkpoint | None:
     """Returns the checkpoint that is marked as the best, None if there is none, or if it is damaged, which `report` is
-    told."""
-    for candidate in reversed(_candidates(Path(folder))):
-        if candidate.best:
-            try:
-                candidate.verify()
-            except RecordError as error:
-                report(f"{error}; the newest checkpoint is used instead of this one, which did best")
-                return None
-            return candidate
-    return None
+    told unless it is the newest, too, of which `latest` tells."""
+    candidates = _candidates(Path(folder))
+    marked = next((one for one in reversed(candidates) if one.best), None)
+    if marked is None:
+        return None
+    try:
+        marked.verify()
+    except RecordError as error:
+        if marked != candidates[-1]:
+            report(f"{error}; the newest checkpoint is used instead of this one, which did best")
+        return None
+    return marked
 
 
 def latest(folder: str | Path, report: Callable[[str], None] = warn) -> Checkpoint | None:

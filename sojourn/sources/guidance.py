@@ -44,8 +44,8 @@ class Guidance(WrappedSource):
     without the text; a guided episode that ends otherwise without it is left out.
 
     In the paper on Agent-RLVR a teacher model writes the guidance, from the task, the failed attempt and its tests, and
-    what is trained are preferences. That TriMPI's update is without the document is by accounts of it; here the ratio
-    is to the guided policy, which weighs down what would hardly be said without the text.
+    what is trained are preferences. Whether the authors of TriMPI update the policy without the document could not be
+    read; here the ratio is to the guided policy, which weighs down what would hardly be said without the text.
     """
 
     kind: Literal["plan", "failure", "text"] = "plan"

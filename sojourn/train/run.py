@@ -143,8 +143,9 @@ class StageRun:
             best = stage.trains and await run.evaluate(stage.name, stage.name, end)
             if not stage.trains:
                 run.folder.repeat_evaluation(stage.name, end)
-            if best:
-                checkpoint.checkpoints(run.folder.checkpoints)[-1].mark_best()
+            held = checkpoint.checkpoints(run.folder.checkpoints)  # none where no stage has had a step yet
+            if best and held:
+                held[-1].mark_best()
 
     def _last_step(self, done: int) -> int:
         """Returns after which step the stage ends, when `done` steps of it are done: after those, if a stop is recorded

@@ -296,7 +296,7 @@ def test_the_tasks_of_a_run_are_paired(tmp_path: Path):
     assert fall is not None
     assert (only.name, fall.better.name) == ("collapsed", "warmup")
     assert f"in 'rl' ({fall.lost} tasks lost, " in only.cause
-    for weights, told in (("", True), ("@warmup", False)):
+    for weights, told in (("@last", True), ("", False), ("@warmup", False)):
         words = ["export", f"{run}{weights}", "--format", "hf", "--out", str(tmp_path / f"model{weights}")]
         exported = CliRunner().invoke(app, words)
         assert exported.exit_code == 0, exported.output
