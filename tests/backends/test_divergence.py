@@ -10,7 +10,7 @@ import torch
 from made import batch as made_batch
 
 from sojourn.backends.torch.trainer import head
-from sojourn.backends.torch.trainer.divergence import TeacherRows, TeacherStates, divergence
+from sojourn.backends.torch.trainer.divergence import TeacherRows, TeacherStates, TeacherTopTokens, divergence
 from sojourn.losses.distill import Distill
 
 HIDDEN, VOCABULARY = 16, 300
@@ -72,6 +72,26 @@ def test_values_and_gradients_are_those_of_the_plain_formula(rows, cap, size):
     said = TeacherStates(states, torch.randn(size, 2 * HIDDEN) / 5, torch.randn(size), 3.0)
     teacher = TeacherRows(torch.arange(len(states)), said)
     for one, other in zip(*(gradients(read, hidden, linear, asked, teacher) for read in (ours, reverse)), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 10, 1000])
+@pytest.mark.parametrize("cap", [None, 2.0])
+def test_a_teachers_top_tokens_are_compared_as_its_states_are(rows, cap):
+    """At temperature 1 and among all tokens, where the loss tells as many of them apart."""
+    torch.manual_seed(0)
+    linear = torch.nn.Linear(HIDDEN, VOCABULARY)
+    asked = asked_of(linear, rows, cap)
+    asked = replace(asked, temperature=torch.ones_like(asked.temperature), allowed={})
+    hidden, states = 3 * torch.randn(2, len(asked.tokens), HIDDEN)
+    said = TeacherStates(states, torch.randn(VOCABULARY, HIDDEN) / 5, torch.randn(VOCABULARY), None)
+    top = distributions(*said[:3], asked, None).log_softmax(1).topk(9, 1)
+    at, loss = torch.arange(len(states)), Distill(top_k=5)
+    here, there = (
+        gradients(lambda *asked: divergence(*asked[:3], teacher=asked[3], loss=loss), hidden, linear, asked, teacher)
+        for teacher in (TeacherRows(at, said), TeacherRows(at, TeacherTopTokens(top.indices, top.values)))
+    )
+    for one, other in zip(here, there, strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
 

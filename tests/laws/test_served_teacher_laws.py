@@ -193,7 +193,7 @@ async def test_a_server_that_removes_spaces_is_not():
 
     class Tidy:
         def decode(self, tokens: list[int]) -> str:
-            return real.decode(tokens).replace(" .", ".").replace(" ,", ",").replace(" '", "'")
+            return real.decode(tokens).replace(" t", "t")
 
         def encode(self, text: str) -> list[int]:
             return real.encode(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -75,6 +76,7 @@ async def test_so_many_prompts_are_asked_about_at_once():
             active += 1
             most = max(most, active)
         both.wait()  # a second request is under way too
+        time.sleep(0.05)  # a third would come meanwhile
         with lock:
             active -= 1
         return Raw(200, places(None, {"2": {"logprob": -1.0}}))
@@ -107,8 +109,11 @@ async def test_a_server_that_fails_is_told_in_a_sentence(reply, sentence):
 
 
 async def test_after_a_failure_nothing_more_is_asked():
-    with answered(lambda path, body: Raw(400)) as (url, asked), pytest.raises(InfrastructureError, match="400"):
-        await scorer(url, concurrency=1).score([np.array([1, 2])] * 50, [np.array([1])] * 50)
+    with answered(lambda path, body: Raw(400)) as (url, asked):
+        with pytest.raises(InfrastructureError, match="400"):
+            await scorer(url, concurrency=1).score([np.array([1, 2])] * 50, [np.array([1])] * 50)
+        if left := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(left)
     assert len(asked) < 50
 
 
