@@ -63,7 +63,12 @@ READ = {
     ("estimator", "vsc"): "2026-11-23: the authors' code, trainer.py and offpolicy_train_loop.py",
     ("estimator", "digirl"): "2026-11-25: the authors' code, trainer.py, critic.py and offpolicy_train_loop.py",
     ("estimator", "best_of_n"): "2026-11-25: the authors' code, the trainer",
-    ("estimator", "awr"): "2026-11-25: both authors' codes, awr_agent.py, and critic.py and actor.py of IQL",
+    ("estimator", "awr"): "2026-11-25: both authors' codes, awr_agent.py, and critic.py and actor.py of IQL; "
+    "2026-11-26: FamO2O's, family_actor.py",
+    (
+        "groups",
+        "with_balances",
+    ): "2026-11-26: the abstract, and the authors' code, family_actor.py and family_learner.py",
     ("estimator", "bcoder"): "2026-11-23: the text, sections 3-4 and appendices A, G and H",
     ("estimator", "positive"): "2026-11-22: the authors' code",
     ("estimator", "normalised"): "2026-11-25: the authors' code, ppo_trainer.py and RunningMoments",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sojourn.abilities import Checks, Sized, origin_of, parts_of
-from sojourn.agents.return_conditioned import ReturnConditioned
+from sojourn.agents.plain import Plain
 from sojourn.checks import played
 from sojourn.checks.agent.case import CONTEXT, Script
 from sojourn.checks.left_running import left_running, running
@@ -27,7 +27,7 @@ from sojourn.credit.constant import Constant
 from sojourn.curricula.cycle import Cycle
 from sojourn.envs.toy import Toy
 from sojourn.losses.nll import NLL
-from sojourn.protocols import Curriculum, Renderer, Stateful
+from sojourn.protocols import Agent, Curriculum, Renderer, Stateful
 from sojourn.rewards.native import Native
 from sojourn.rewards.reward_cache import RewardCache
 from sojourn.rollout.limits import Limits
@@ -35,6 +35,7 @@ from sojourn.rollout.runner import Rollout, Runner
 from sojourn.sources.context import StageContext
 from sojourn.sources.mixed import Mixed
 from sojourn.sources.play_abilities import PlayAbilities
+from sojourn.sources.retold import Retold
 from sojourn.sources.slots import Slots
 from sojourn.types import Group, Prompt, Sample, SamplingParams, Score, Task
 
@@ -42,7 +43,6 @@ STEPS = 4
 FIRST = 5  # tasks of the curriculum that earlier stages took
 LIMITS = Limits(turns=12)
 PARAMS = SamplingParams(max_tokens=64, seed=3)
-AGENT = ReturnConditioned()  # every source can play it, and `with_returns` no other
 
 
 @dataclass
@@ -95,9 +95,14 @@ class Case:
     renderer: Renderer
     before: set[Any]
 
+    @property
+    def agent(self) -> Agent:
+        """Returns the agent that the source needs, where it needs one."""
+        return self.config.agent_type() if isinstance(self.config, Retold) else Plain()
+
     def parts(self) -> Parts:
         world = Toy()
-        runner = Runner(Rollout(limits=LIMITS), world, AGENT, self.renderer, Seeded(self.renderer), CONTEXT, 0)
+        runner = Runner(Rollout(limits=LIMITS), world, self.agent, self.renderer, Seeded(self.renderer), CONTEXT, 0)
         curriculum = Noted(Cycle().bind(world.tasks("train"), 0))
         return Parts(runner, curriculum, RewardCache(Native()), self.renderer)
 
@@ -136,7 +141,7 @@ async def _binds(case: Case) -> str:
             env=world,
             plays=PlayAbilities(world, LIMITS),
             split="train",
-            agent=AGENT,
+            agent=case.agent,
             limits=LIMITS,
             params=PARAMS,
             estimator=Constant(),

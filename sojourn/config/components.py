@@ -22,6 +22,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
     "agent": {
         "plain": "sojourn.agents.plain:Plain",
         "return_conditioned": "sojourn.agents.return_conditioned:ReturnConditioned",
+        "balance_conditioned": "sojourn.agents.balance_conditioned:BalanceConditioned",
     },
     "reward": {
         "native": "sojourn.rewards.native:Native",
@@ -66,6 +67,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "failure_restarts": "sojourn.sources.failure_restarts:FailureRestarts",
         "hindsight": "sojourn.sources.hindsight:Hindsight",
         "with_returns": "sojourn.sources.with_returns:WithReturns",
+        "with_balances": "sojourn.sources.with_balances:WithBalances",
         "guidance": "sojourn.sources.guidance:Guidance",
         "mixed": "sojourn.sources.mixed:Mixed",
     },

@@ -1,6 +1,7 @@
 """Estimators for recorded episodes, against small examples worked by hand."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from cases import by_turn, group, paid, stream, trajectory
@@ -12,6 +13,7 @@ from sojourn.credit.papers.digirl import DigiRL
 from sojourn.credit.reinforce import Reinforce
 from sojourn.credit.turn_gae import TurnGAE
 from sojourn.credit.whitened import Whitened
+from sojourn.errors import ConfigError
 
 TO_GO = Reinforce(baseline="none")
 
@@ -21,6 +23,16 @@ def test_awr_by_hand():
     made = [group(trajectory([2, 1]), trajectory([1, 1]))]
     [credit] = AWR(base=TO_GO, beta=0.5)(made, [paid([0, 1], [0, -0.5])], {})
     assert by_turn(credit) == [pytest.approx([math.e**2] * 2, rel=1e-5), pytest.approx([math.exp(-1)] * 2, rel=1e-5)]
+
+
+def test_awr_scaled_by_what_each_turn_was_told_by_hand():
+    """Returns to go of 1 and 0.5 at the balances 0 and 3, and beta 2: e^0 = 1, and e^(3 * 0.5 / 2) = 2.12."""
+    first, second = trajectory([1]), trajectory([1])
+    told = [replace(t, turns=(replace(t.turns[0], info={"balance": b}),)) for t, b in ((first, 0.0), (second, 3.0))]
+    [credit] = AWR(base=TO_GO, beta=2.0, scale="balance")([group(*told)], [paid([1], [0.5])], {})
+    assert by_turn(credit) == [[pytest.approx(1)], [pytest.approx(math.exp(0.75), rel=1e-5)]]
+    with pytest.raises(ConfigError, match=r"awr.scale = 'balance': a turn has the numbers none: expected one that"):
+        AWR(base=TO_GO, scale="balance")([group(first)], [paid([1])], {})
 
 
 def test_awr_never_weighs_more_than_its_clip_however_large_the_advantage():

@@ -42,6 +42,7 @@ SOURCES: dict[str, dict[str, Any]] = {
     "success_replay": {"name": "success_replay", "base": SLOTS},
     "guidance": {"name": "guidance", "base": SLOTS},
     "with_returns": {"name": "with_returns", "base": {"name": "earlier", "stage": "collect", "width": 2}},
+    "with_balances": {"name": "with_balances", "base": {"name": "earlier", "stage": "collect", "width": 2}},
     "hindsight": {"name": "mixed", "parts": [SLOTS, {"name": "hindsight", "width": 2}]},
     "failure_restarts": {"name": "mixed", "parts": [SLOTS, {"name": "failure_restarts", "width": 1, "size": 2}]},
     "mixed": {"name": "mixed", "parts": [SLOTS, {"name": "experts", "width": 1, "success_only": False}]},
@@ -114,8 +115,9 @@ def stage_of(name: str, groups: dict[str, Any], loss: str, estimator: str) -> di
 def recipe_of(*stages: dict[str, Any], critic: bool, **keys: Any) -> dict[str, Any]:
     head = tomllib.loads(trained_run.RECIPE.partition("[[stages]]")[0])
     taught = any(stream["name"] == "teacher" for stage in stages for stream in stage.get("streams", ()))
-    if any(stage["groups"]["name"] == "with_returns" for stage in stages):
-        head["agent"] = {"name": "return_conditioned", "base": head["agent"]}
+    for source, agent in (("with_returns", "return_conditioned"), ("with_balances", "balance_conditioned")):
+        if any(stage["groups"]["name"] == source for stage in stages):
+            head["agent"] = {"name": agent, "base": head["agent"]}
     head |= {"stages": [COLLECT, *stages], "evaluation": {"tasks": 1}, **(CRITIC if critic else {}), **keys}
     return head | ({"models": {"other": {"name": "tiny:layers=1,hidden=64"}}} if taught else {})
 

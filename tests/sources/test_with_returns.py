@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from made_world import Odd, Says, components, stage_of
 
+from sojourn.agents.balance_conditioned import BalanceConditioned
 from sojourn.agents.plain import Plain
 from sojourn.agents.return_conditioned import ReturnConditioned
 from sojourn.backends.torch.models.tiny import build_tokenizer
@@ -18,8 +19,10 @@ from sojourn.errors import ConfigError
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.sources.earlier import Earlier
 from sojourn.sources.imported import Imported
+from sojourn.sources.retold import Retold, RetoldGroups
 from sojourn.sources.slots import Slots
-from sojourn.sources.with_returns import GroupsWithReturns, WithReturns
+from sojourn.sources.with_balances import WithBalances
+from sojourn.sources.with_returns import WithReturns
 from sojourn.types import Group, Message, Observation, Prompt, Role, Sample, SamplingParams, Step, Task
 
 CONFIG = WithReturns(base=Earlier(stage="rl", width=1))
@@ -66,7 +69,7 @@ def as_text(tokens: Any) -> str:
     return build_tokenizer().decode(np.asarray(tokens).tolist())
 
 
-async def recorded(folder: Path, agent: Any, config: WithReturns = CONFIG) -> GroupsWithReturns:
+async def recorded(folder: Path, agent: Any, config: Retold = CONFIG) -> RetoldGroups:
     """The source after one step of a live group of eight episodes."""
     made = components(Arms(), Chance())
     made.runner.agent = agent
@@ -118,6 +121,34 @@ async def test_what_takes_another_course_is_left_out(tmp_path: Path):
     source.context.runner.family = Arms(luck=0.25)
     assert await source.take(0) == []
     assert source.metrics() == {"returns_shown": 0.0, "returns_refused": 8.0}
+
+
+async def test_each_episode_is_told_a_balance_anew_whenever_it_is_taken(tmp_path: Path):
+    """The text and the number of a turn agree; what was played, and what it got, stay."""
+    source = await recorded(tmp_path, BalanceConditioned(), WithBalances(base=Earlier(stage="rl", width=1)))
+    told: list[list[float]] = []
+    for step in range(6):
+        [group] = await source.take(step)
+        told.append([t.turns[0].info["balance"] for t in group.trajectories])
+        for trajectory, balance in zip(group.trajectories, told[-1], strict=True):
+            assert [turn.info["balance"] for turn in trajectory.turns] == [balance] * 2
+            assert f"Play. Balance: {balance:g}.<|im_end|>" in as_text(trajectory.prompt(1))
+        [scores] = await source.context.rewards([group])
+        assert [score.total for score in scores] == [count / 2 for count in red(group)]
+        source.context.rewards.clear()
+    assert {balance for balances in told for balance in balances} == {0.0, 1.0, 3.0, 10.0}
+    assert all(len(set(one)) > 1 for one in zip(*told, strict=True))  # each episode, over the steps
+    again = WithBalances(base=Earlier(stage="rl", width=1)).bind(source.context, "clone", 9)
+    assert [t.turns[0].info["balance"] for t in (await again.take(2))[0].trajectories] == told[2]
+    assert source.metrics() == {"balances_shown": 48.0, "balances_refused": 0.0}
+
+
+async def test_balances_are_told_by_their_agent_alone():
+    stage = replace(stage_of(components(Arms()), "clone"), earlier={"rl": Slots()})
+    config = WithBalances(base=Earlier(stage="rl", width=1))
+    await config.check(replace(stage, agent=BalanceConditioned()))
+    with pytest.raises(ConfigError, match=r"the agent is ReturnConditioned: set agent = .* 'balance_conditioned'"):
+        await config.check(replace(stage, agent=ReturnConditioned()))
 
 
 async def test_it_needs_an_agent_that_can_be_told_and_recorded_episodes():
