@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,7 +104,8 @@ def run(job: Job, folder: Path) -> dict[str, Any]:
     return figures
 
 
-def execute(command: Sequence[str]) -> None:
+def execute(command: Sequence[str]) -> str:
+    """Runs a command on one thread, and returns what it prints. Raises `RuntimeError` where it fails."""
     alone = {
         "OMP_NUM_THREADS": "1",
         "OMP_WAIT_POLICY": "passive",
@@ -114,6 +115,7 @@ def execute(command: Sequence[str]) -> None:
     done = subprocess.run(command, cwd=HERE.parent, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}\nfailed:\n{done.stderr[-2000:]}")
+    return done.stdout
 
 
 def measured(run: Path) -> dict[str, Any]:
@@ -143,9 +145,11 @@ def bake(bakeoff: Bakeoff, variants: Sequence[str], seeds: Sequence[int], folder
         jobs = [Job(bakeoff, variant, seed) for seed in seeds for variant in variants]
         jobs.sort(key=lambda job: job.variant != bakeoff.base)  # the others may learn from what the base recorded
         count = sum(job.variant == bakeoff.base for job in jobs)
-        done = [
-            out for part in (jobs[:count], jobs[count:]) for out in pool.map(lambda job: attempt(job, folder), part)
-        ]
+
+        def attempt(job: Job) -> dict[str, Any] | None:
+            return attempted(lambda: run(job, folder), f"seed {job.seed}, {job.variant}")
+
+        done = [out for part in (jobs[:count], jobs[count:]) for out in pool.map(attempt, part)]
     runs: dict[str, dict[str, Any]] = {variant: {} for variant in variants}
     for job, figures in zip(jobs, done, strict=True):
         if figures is not None:
@@ -154,11 +158,12 @@ def bake(bakeoff: Bakeoff, variants: Sequence[str], seeds: Sequence[int], folder
     return {"cloning_seconds": cloning, "runs": {variant: found for variant, found in runs.items() if found}}
 
 
-def attempt(job: Job, folder: Path) -> dict[str, Any] | None:
+def attempted(make: Callable[[], dict[str, Any]], what: str) -> dict[str, Any] | None:
+    """Returns the figures that `make` returns, or None where it fails, which is said."""
     try:
-        return run(job, folder)
+        return make()
     except RuntimeError as failure:
-        print(f"seed {job.seed}, {job.variant} is left out: {failure}", file=sys.stderr, flush=True)
+        print(f"{what} is left out: {failure}", file=sys.stderr, flush=True)
         return None
 
 

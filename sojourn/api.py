@@ -65,7 +65,7 @@ def evaluate(
     progress: bool = True,
     **overrides: Any,
 ) -> Summary:
-    """Evaluates a run (its newest checkpoint, or RUN@STEP), or the untrained model of a recipe, on its fixed panel of
+    """Evaluates a run (its best checkpoint, or RUN@STEP), or the untrained model of a recipe, on its fixed panel of
     tasks; with `expert`, the world's scripted expert. Returns rates and means with 95% intervals."""
     from sojourn.commands import evaluate as command
 
@@ -78,8 +78,8 @@ def evaluate(
 
 
 def load(run: str | Path, *, greedy: bool = False, **overrides: Any) -> Policy:
-    """Loads the policy of a run (its newest checkpoint, or RUN@STAGE, RUN@STEP, RUN@before); close it, or use it in a
-    `with` block."""
+    """Loads the policy of a run (its best checkpoint, or RUN@STAGE, RUN@STEP, RUN@last, RUN@before); close it, or use
+    it in a `with` block."""
     named = NamedRun.parse(run)
     RunFolder.read(named.folder)
     return Policy(named, _resolved(named.folder, overrides), greedy)

@@ -14,6 +14,7 @@ import credit
 import credit_plot
 import experience
 import keydoor
+import learning
 from bakeoff import WARMUP, Job
 from credit import BASE, CREDIT, METHODS, SEEDS
 
@@ -140,3 +141,51 @@ def test_the_base_is_trained_before_what_learns_from_it(tmp_path, monkeypatch):
     monkeypatch.setattr(bakeoff, "measured", lambda run: made(50, 0.5, 2.0))
     bakeoff.bake(experience.bakeoff_of("toy", "methods"), ["cloned", "live"], [0, 1], tmp_path, workers=1)
     assert began == [".warmup", ".warmup", ".live", ".live", ".cloned", ".cloned"]
+
+
+SHORT = ["stages.warmup.steps=1", "stages.rl.steps=6", "stages.rl.groups.width=1", "evaluation.tasks=2"]
+
+
+def test_a_recipe_is_trained_once_and_its_weights_play_anew(tmp_path, capsys):
+    words = ["toy", "--seeds", "0", "--name", "short", "--with", *SHORT, "--folder", str(tmp_path), "--workers", "1"]
+    learning.main(words)
+    place = tmp_path / "toy" / "short" / "seed-0"
+    made_at = (place / learning.FIGURES).stat().st_mtime_ns
+    [written] = [Path(line) for line in capsys.readouterr().out.splitlines() if line.endswith(".json")]
+    found = json.loads(written.read_text())["figures"]
+    own = found["runs"]["0"]
+    assert [one["name"] for one in own["evaluations"]] == ["before", "warmup", "rl"]
+    assert len(own["training"]) == 6
+    assert found["summary"]["final"][0] == found["summary"]["worst"] == own["final"]["success"][0]
+    learning.main(words)
+    assert (place / learning.FIGURES).stat().st_mtime_ns == made_at
+    (place / learning.FIGURES).unlink()  # as where it was killed before the weights played anew
+    learning.main(words)
+    again = json.loads((place / learning.FIGURES).read_text())
+    assert (again["training"], again["final"]) == (own["training"], own["final"])
+    with pytest.raises(SystemExit, match="no training ended well"):
+        learning.main([*words[:-2], "--with", *SHORT[1:]])  # is another recipe of the same name
+    assert "figures of another recipe" in capsys.readouterr().err
+
+
+def evaluation(name, **tags):
+    return {"name": name, "success": [0.5, 0.4, 0.6], "tags": tags}
+
+
+def test_what_is_worse_after_training_is_named():
+    cloned = evaluation("warmup", fell=[0.8, 0.7, 0.9], noise=[0.5, 0.3, 0.7], rose=[0.1, 0.0, 0.3])
+    final = evaluation("final", fell=[0.2, 0.1, 0.3], noise=[0.4, 0.2, 0.6], rose=[0.9, 0.8, 1.0], new=[0.0, 0.0, 0.1])
+    runs = {
+        "10": {"evaluations": [cloned, final], "final": final, "fall": 0.1, "seconds": 10},
+        "11": {"evaluations": [cloned], "final": {**cloned, "success": [0.9, 0.8, 1.0]}, "fall": 0.3, "seconds": 30},
+    }
+    over = learning.summary(runs)
+    assert over["worse"] == {"10": ["fell"]}
+    assert (over["final"][0], over["worst"], over["fall"][0], over["seconds"][0]) == (0.7, 0.5, 0.2, 20.0)
+
+
+def test_how_far_training_fell_is_of_steps_in_a_row():
+    """Of 0 1 1 1 1 1 0 0 the best five are all 1, of the last five three are."""
+    assert learning.fall([0, 1, 1, 1, 1, 1, 0, 0]) == 0.4
+    assert learning.fall([0, 0.2, 0.4, 0.6, 0.8]) == 0.0
+    assert learning.fall([1.0] * 4) is None

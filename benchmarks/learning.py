@@ -1,0 +1,181 @@
+"""How steadily a recipe learns: whole trainings on many seeds, held against what one wants to rely on.
+
+    python benchmarks/learning.py toy                                 # seeds 10 to 19, into `results`
+    python benchmarks/learning.py toy --seeds 0,1,2                   # into the work folder
+    python benchmarks/learning.py toy --seeds 0,1,2 --name longer --with stages.rl.steps=60   # an ablation
+    python benchmarks/learning.py toy --dry
+
+Every training is `sojourn train recipes/NAME/train.toml seed=S`, a process of its own on one thread. Then the weights
+that the run's name means, those of its best evaluation, play anew, on as many tasks again that the run never evaluated,
+as the best of several evaluations looks better than it is. A killed benchmark goes on where it was, in `--folder`.
+
+Seeds 10 to 19 are for reporting alone: what is tuned is tuned on others. Of each seed the result has success in every
+evaluation, overall and by tag; `fall`, by how many points the mean of the last five training steps is below that of the
+best five in a row; and `worse`, the tags whose success in the end is below that after cloning by more than the interval
+of either.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from bakeoff import HERE, attempted, execute, interval, shown
+from machine import RESULTS, commit, write
+
+from sojourn.config import toml
+from sojourn.record import metrics
+from sojourn.record.run import RunFolder
+from sojourn.record.run_status import State, read_status
+from sojourn.record.run_weights import find_weights
+from sojourn.train.resolve import resolve
+
+SEEDS = tuple(range(10, 20))
+WINDOW = 5  # steps
+FIGURES = "figures.json"
+EVALUATE = """
+import json, sys, sojourn
+tasks = 2 * sojourn.open(sys.argv[1]).config["evaluation"]["tasks"]
+found = sojourn.evaluate(sys.argv[1], progress=False, **{"evaluation.tasks": tasks})
+print(json.dumps(found.to_json()))
+"""
+
+
+class Training(NamedTuple):
+    """A recipe on a seed, with overrides, whose name says what they try."""
+
+    recipe: str
+    name: str
+    overrides: tuple[str, ...]
+    seed: int
+
+    @property
+    def settings(self) -> list[str]:
+        return [*self.overrides, f"seed={self.seed}"]
+
+    @property
+    def path(self) -> Path:
+        return HERE.parent / "recipes" / self.recipe / "train.toml"
+
+
+def trained(training: Training, folder: Path) -> dict[str, Any]:
+    """Returns the figures of a training: those that are there, else made now, from where it was stopped."""
+    place = folder / training.recipe / training.name / f"seed-{training.seed}"
+    wanted = resolve(toml.read(training.path, training.settings)).table
+    if (place / FIGURES).exists():
+        found = json.loads((place / FIGURES).read_text())
+        if found["recipe"] == json.loads(json.dumps(wanted)):
+            return found
+        raise RuntimeError(f"{place} has figures of another recipe: give the ablation another --name, or remove it")
+    run = place / "run"
+    if not (run / "config.toml").exists():
+        execute([sys.executable, "-m", "sojourn", "train", str(training.path), *training.settings, "--out", str(run)])
+    elif read_status(run).state is not State.FINISHED:
+        execute([sys.executable, "-m", "sojourn", "train", str(run), "--resume"])
+    final = json.loads(execute([sys.executable, "-c", EVALUATE, str(run)]).splitlines()[-1])
+    figures = {**measured(run), "final": outcome(final), "commit": commit(), "recipe": wanted}
+    (place / FIGURES).write_text(json.dumps(figures))
+    print(f"{training.name}, seed {training.seed}: {figures['final']['success'][0]:.1%}", file=sys.stderr, flush=True)
+    return figures
+
+
+def measured(run: Path) -> dict[str, Any]:
+    lines = list(metrics.read(run / "metrics.jsonl"))
+    success = [line.values["success"] for line in lines if "success" in line.values]
+    return {
+        "evaluations": [{"name": one["name"], **outcome(one["summary"])} for one in RunFolder.read(run).evaluations()],
+        "best": find_weights(run, "").name,
+        "training": [round(value, 4) for value in success],
+        "fall": fall(success),
+        "no_signal": round(float(np.mean([line.values.get("zero_signal", 0.0) for line in lines[-len(success) :]])), 4),
+        "seconds": round(sum(line.values["seconds_step"] for line in lines)),
+    }
+
+
+def fall(success: Sequence[float]) -> float | None:
+    """Returns by how much the mean of the last steps is below that of the best ones in a row; None for too few."""
+    if len(success) < WINDOW:
+        return None
+    means = np.convolve(success, np.ones(WINDOW) / WINDOW, "valid")
+    return round(float(means.max() - means[-1]), 4)
+
+
+def outcome(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns success with its 95% interval, overall and by tag."""
+
+    def of(statistics: Mapping[str, Any]) -> list[float]:
+        success = statistics["success"]
+        return [round(success[key], 4) for key in ("mean", "low", "high")]
+
+    return {"success": of(summary["overall"]), "tags": {tag: of(one) for tag, one in summary["tags"].items()}}
+
+
+def summary(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the figures over seeds."""
+    final = [of["final"]["success"][0] for of in runs.values()]
+    falls = [of["fall"] for of in runs.values() if of["fall"] is not None]
+    return {
+        "seeds": len(runs),
+        "final": interval(final),
+        "worst": min(final),
+        "last": interval([of["evaluations"][-1]["success"][0] for of in runs.values()]),
+        "fall": interval(falls) if falls else None,
+        "worse": {seed: tags for seed, of in runs.items() if (tags := worse(of))},
+        "seconds": interval([of["seconds"] for of in runs.values()]),
+    }
+
+
+def worse(of: Mapping[str, Any]) -> list[str]:
+    """Returns the tags that the run's weights are clearly worse at than the weights after its first stage."""
+    cloned = next((one for one in of["evaluations"] if one["name"] == "warmup"), None)
+    known = cloned["tags"] if cloned else {}
+    return [
+        tag
+        for tag, (mean, _, high) in of["final"]["tags"].items()
+        if tag in known and high < known[tag][0] and mean < known[tag][1]
+    ]
+
+
+def main(given: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("recipe", choices=sorted(p.parent.name for p in HERE.parent.glob("recipes/*/train.toml")))
+    parser.add_argument("--seeds", type=lambda text: [int(s) for s in text.split(",")], default=list(SEEDS))
+    parser.add_argument("--name", default="recipe", help="of an ablation")
+    parser.add_argument("--with", dest="overrides", nargs="*", default=[], help="overrides of an ablation")
+    parser.add_argument("--workers", type=int, default=2, help="trainings at once, of one thread each")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "sojourn-learning")
+    parser.add_argument("--dry", action="store_true", help="build the recipe, run nothing")
+    options = parser.parse_args(given)
+    if bool(options.overrides) != (options.name != "recipe"):
+        parser.error("--with and --name belong together: an ablation has both, the recipe as it is none")
+    trainings = [Training(options.recipe, options.name, tuple(options.overrides), seed) for seed in options.seeds]
+    if options.dry:
+        for training in trainings:
+            resolve(toml.read(training.path, training.settings))
+            print(f"{training.recipe}, {training.name}, seed {training.seed} can be built")
+        return
+    options.folder.mkdir(parents=True, exist_ok=True)
+    folder = options.folder.resolve()
+    with ThreadPoolExecutor(options.workers) as pool:
+        done = list(pool.map(lambda one: attempted(lambda: trained(one, folder), f"seed {one.seed}"), trainings))
+    runs = {str(t.seed): of for t, of in zip(trainings, done, strict=True) if of is not None}
+    if not runs:
+        sys.exit(f"{options.recipe}: no training ended well")
+    found = {"runs": {seed: {k: v for k, v in of.items() if k != "recipe"} for seed, of in runs.items()}}
+    figures = {"overrides": options.overrides, "summary": summary(runs), **found}
+    over = figures["summary"]
+    print(f"{options.recipe}, {options.name}, {over['seeds']} seeds: {shown(over['final'])}, worst {over['worst']:.1%}")
+    reported = options.name == "recipe" and options.seeds == list(SEEDS)
+    name = f"learning_{options.recipe}" + ("" if reported else f"_{options.name}")
+    print(write(name, figures, folder=RESULTS if reported else folder))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
