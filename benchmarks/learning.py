@@ -6,13 +6,13 @@
     python benchmarks/learning.py toy --dry
 
 Every training is `sojourn train recipes/NAME/train.toml seed=S`, a process of its own on one thread. Then the weights
-that the run's name means, those of its best evaluation, play anew, on as many tasks again that the run never evaluated,
-as the best of several evaluations looks better than it is. A killed benchmark goes on where it was, in `--folder`.
+that the run's name means, those of its best evaluation, play anew, on twice as many tasks, of which the run evaluated
+half: the best of several evaluations looks better than it is. A killed benchmark goes on where it was, in `--folder`.
 
 Seeds 10 to 19 are for reporting alone: what is tuned is tuned on others. Of each seed the result has success in every
 evaluation, overall and by tag; `fall`, by how many points the mean of the last five training steps is below that of the
-best five in a row; and `worse`, the tags whose success in the end is below that after cloning by more than the interval
-of either.
+best five in a row, of the last stage that plays; and `worse`, the tags whose success in the end is below that after the
+stage `warmup` by more than the interval of either.
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ def trained(training: Training, folder: Path) -> dict[str, Any]:
             return found
         raise RuntimeError(f"{place} has figures of another recipe: give the ablation another --name, or remove it")
     run = place / "run"
-    if not (run / "config.toml").exists():
+    begun = (run / "config.toml").exists()
+    if begun and json.loads(json.dumps(RunFolder.read(run).config)) != json.loads(json.dumps(wanted)):
+        raise RuntimeError(f"{run} is of another recipe: give the ablation another --name, or remove it")
+    if not begun:
         execute([sys.executable, "-m", "sojourn", "train", str(training.path), *training.settings, "--out", str(run)])
     elif read_status(run).state is not State.FINISHED:
         execute([sys.executable, "-m", "sojourn", "train", str(run), "--resume"])
@@ -88,13 +91,15 @@ def trained(training: Training, folder: Path) -> dict[str, Any]:
 
 def measured(run: Path) -> dict[str, Any]:
     lines = list(metrics.read(run / "metrics.jsonl"))
-    success = [line.values["success"] for line in lines if "success" in line.values]
+    played = [line for line in lines if "success" in line.values]
+    played = [line for line in played if line.stage == played[-1].stage]
+    success = [line.values["success"] for line in played]
     return {
         "evaluations": [{"name": one["name"], **outcome(one["summary"])} for one in RunFolder.read(run).evaluations()],
         "best": find_weights(run, "").name,
         "training": [round(value, 4) for value in success],
         "fall": fall(success),
-        "no_signal": round(float(np.mean([line.values.get("zero_signal", 0.0) for line in lines[-len(success) :]])), 4),
+        "no_signal": round(float(np.mean([line.values["zero_signal"] for line in played])), 4) if played else None,
         "seconds": round(sum(line.values["seconds_step"] for line in lines)),
     }
 

@@ -129,7 +129,7 @@ class Run:
             return store.load(id)
 
     def policy(self, **options: Any) -> Policy:
-        """Loads the newest weights, as `sojourn.load` does."""
+        """Loads the best weights, as `sojourn.load` does."""
         return load(self.path, **options)
 
 

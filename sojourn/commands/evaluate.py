@@ -25,8 +25,8 @@ def evaluate(
     run: Annotated[
         Path,
         typer.Argument(
-            help="A run folder, whose best checkpoint is evaluated (or another one: runs/x@120, runs/x@warmup, "
-            "runs/x@before), or a recipe, whose model is evaluated untrained."
+            help="A run folder, whose best checkpoint is evaluated (or another one: runs/x@120, runs/x@last, "
+            "runs/x@warmup, runs/x@before), or a recipe, whose model is evaluated untrained."
         ),
     ],
     overrides: Overrides = None,

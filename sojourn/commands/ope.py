@@ -25,7 +25,7 @@ def ope(
         Path,
         typer.Argument(
             help="The weights to predict: a run folder, whose best checkpoint is taken, or another one: runs/x@120, "
-            "runs/x@warmup, runs/x@before."
+            "runs/x@last, runs/x@warmup, runs/x@before."
         ),
     ],
     data: Annotated[
@@ -40,7 +40,8 @@ def ope(
         bool, typer.Option("--all", help="Predict all weights of the run, in order, and say which passes a gate.")
     ] = False,
     keep: Annotated[
-        bool, typer.Option("--keep", help="With --all: keep the last that passes as the run's best, RUN@best.")
+        bool,
+        typer.Option("--keep", help="With --all: keep the last that passes as the run's best, which RUN means then."),
     ] = False,
 ) -> None:
     """Predict the mean outcome of weights from episodes that others played, without playing any."""

@@ -143,16 +143,13 @@ async def train_in(resolved: Resolved, folder: RunFolder, resume: bool, progress
 
 def _print_best(folder: RunFolder, console: CleanConsole) -> None:
     """Prints which weights the run's name stands for, where these are not those after the last step."""
-    from sojourn.record import checkpoint
-    from sojourn.record.run_weights import LAST, find_weights
+    from sojourn.record.run_weights import LAST, available_weights
 
-    if not checkpoint.checkpoints(folder.checkpoints):
-        return  # of a run without steps
-    best, last = (find_weights(folder.path, name) for name in ("", LAST))
-    if best.checkpoint != last.checkpoint:
+    held = [one for one in available_weights(folder.path) if one.checkpoint is not None]
+    best = next((one.name for one in held if one.checkpoint is not None and one.checkpoint.best), "")
+    if best and best != held[-1].name:
         console.print(
-            f"its best evaluation was that of '{best.name}': {folder.path} names these weights, {folder.path}@{LAST} "
-            "those after the last step",
+            f"the weights '{best}' did best: {folder.path} names these, {folder.path}@{LAST} those after the last step",
             soft_wrap=True,
             markup=False,
         )

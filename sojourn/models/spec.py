@@ -33,7 +33,7 @@ class Model:
     revision: Annotated[str, REVISION] = ""
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
     lora: Lora | None = None
-    weights: str = ""  # a run: training starts from its best checkpoint, or from that of runs/x@120, runs/x@warmup
+    weights: str = ""  # a run: training starts from its best checkpoint, or another: runs/x@120, runs/x@last
 
 
 @dataclass(frozen=True, kw_only=True)

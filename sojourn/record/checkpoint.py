@@ -124,7 +124,7 @@ def save(
             _write_manifest(temporary, step)
         for leftover in target.parent.glob(".step-*"):
             shutil.rmtree(leftover)
-        _prune(target.parent, step, keep)
+        prune(target.parent, step, keep)
     return Checkpoint(target, step)
 
 
@@ -148,6 +148,8 @@ def best(folder: str | Path, report: Callable[[str], None] = warn) -> Checkpoint
     try:
         marked.verify()
     except RecordError as error:
+        if not marked.path.exists():  # a running run has a better one meanwhile
+            return best(folder, report)
         if marked != candidates[-1]:
             report(f"{error}; the newest checkpoint is used instead of this one, which did best")
         return None
@@ -246,8 +248,9 @@ def _crc32(path: Path) -> int:
     return digest
 
 
-def _prune(folder: Path, step: int, keep: int) -> None:
-    """Removes all but the last unmarked checkpoints up to `step`; later ones were skipped as damaged at a resume."""
+def prune(folder: Path, step: int, keep: int) -> None:
+    """Removes all but the last `keep` checkpoints up to `step` that are neither marked nor the best; later ones were
+    skipped as damaged at a resume."""
     unmarked = [c for c in checkpoints(folder) if not (c.marked or c.best) and c.step <= step]
     for checkpoint in unmarked[: max(len(unmarked) - keep, 0)]:
         _remove(checkpoint.path)

@@ -229,8 +229,7 @@ def _collapsed(evidence: Evidence) -> Finding | None:
         "collapsed",
         f"success fell from {best.success.percent} in the evaluation '{best.name}' to {last.success.percent} in "
         f"'{last.name}'{tasks}",
-        f"lower optim.lr of the stage '{evidence.stage}' or add the loss 'kl', and begin again from {weights} "
-        "(without a name behind it, RUN means the weights of the best evaluation that kept them)",
+        f"lower optim.lr of the stage '{evidence.stage}' or add the loss 'kl', and begin again from {weights}",
     )
 
 

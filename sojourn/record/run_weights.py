@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sojourn.errors import ConfigError, RecordError
 from sojourn.record import checkpoint
@@ -62,8 +62,13 @@ def find_weights(run: Path, name: str, report: Callable[[str], None] = lambda se
     `report` gets a sentence for each damaged checkpoint in whose place another one is returned.
     """
     available = available_weights(run)
-    if name in ("", LAST):
-        found = checkpoint.best(run / "checkpoints", report) if not name else None
+    if name in ("", BEST, LAST):
+        found = checkpoint.best(run / "checkpoints", report) if name != LAST else None
+        if found is None and name == BEST:
+            raise ConfigError(
+                f"'{run}@{name}': this run has no best checkpoint: record.keep_best = true keeps that of the best "
+                "evaluation after training"
+            )
         found = found or checkpoint.latest(run / "checkpoints", report)
         if found is None:
             raise RecordError(
@@ -71,26 +76,36 @@ def find_weights(run: Path, name: str, report: Callable[[str], None] = lambda se
             )
         return next((one for one in available if one.checkpoint == found), Weights(str(found.step), found))
     for one in available:
-        if name == one.name or (one.checkpoint is not None and name in _other_names(one.checkpoint)):
+        if name == one.name or (one.checkpoint is not None and name == str(one.checkpoint.step)):
             if one.checkpoint is not None:
                 one.checkpoint.verify()
             return one
-    if name == BEST:
-        raise ConfigError(f"'{run}@{name}': this run has no best checkpoint: record.keep_best = true keeps it")
     raise ConfigError(
         f"'{run}@{name}': this run has no such weights; it has {', '.join(one.name for one in available)}"
     )
 
 
-def _other_names(found: Checkpoint) -> set[str]:
-    return {str(found.step), BEST} if found.best else {str(found.step)}
-
-
-def is_best(run: RunFolder, name: str) -> bool:
-    """Returns whether an evaluation beats all others of the run, but for that before training: by success, then by
-    reward; of equal ones the latest is the best."""
-    results: dict[str, tuple[float, float]] = {}
+def best_evaluation(run: RunFolder) -> Mapping[str, Any] | None:
+    """Returns the evaluation after training with the most success, then the most reward; None where there is none. Of
+    equal ones it is the last that ended a stage, else the first. One that repeats another's numbers does not count."""
+    best: Mapping[str, Any] | None = None
+    highest = float("-inf"), float("-inf")
     for evaluation in run.evaluations():
+        if "same_as" in evaluation or evaluation["name"] == BEFORE:
+            continue
         overall = Summary.from_json(evaluation["summary"]).overall
-        results[str(evaluation["name"])] = overall.success.mean, overall.reward.mean
-    return all(results[name] >= result for other, result in results.items() if other not in (name, BEFORE))
+        result = overall.success.mean, overall.reward.mean
+        ends = evaluation["name"] == evaluation["stage"]
+        if best is None or result > highest or (result == highest and ends):
+            best, highest = evaluation, result
+    return best
+
+
+def mark_best(run: RunFolder) -> None:
+    """Marks the checkpoint of the best evaluation, where there is one."""
+    evaluation = best_evaluation(run)
+    if evaluation is not None:
+        step = run.stage_starts.get(str(evaluation["stage"]), 0) + int(evaluation["step"])
+        for one in checkpoint.checkpoints(run.checkpoints):
+            if one.step == step:
+                one.mark_best()

@@ -41,7 +41,7 @@ class Guidance(WrappedSource):
     With `join` above 0, every group, whatever came of it, is extended by that many guided episodes in place of a second
     group, and the reward is asked about the joint group, so that the advantages are over both (PolicyRollout of TriMPI:
     Wang et al. 2025, arXiv:2510.09474, whose text is a policy document). With `hidden`, too, the joint group is trained
-    without the text; a guided episode that ends otherwise without it is left out.
+    without the text; a guided episode that ends otherwise without it is left out. `guided` counts the joined groups.
 
     In the paper on Agent-RLVR a teacher model writes the guidance, from the task, the failed attempt and its tests, and
     what is trained are preferences. Whether the authors of TriMPI update the policy without the document could not be

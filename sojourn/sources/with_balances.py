@@ -19,8 +19,9 @@ class WithBalances(Retold):
     The estimator `awr` with `scale = "balance"` weighs each episode's actions by the balance that it was told. The
     episodes are played again with their recorded actions, in the same tasks, so that the world must be one that the
     actions and the task determine. An episode that then takes another course, gets other rewards, or no longer fits
-    into the context is left out and counted in `balances_refused`; `balances_shown` counts the others. Their
-    log-probabilities are those of what was recorded, without the balance: they are for `nll`.
+    into the context is left out and counted in `balances_refused`; `balances_shown` counts the others. Each time they
+    are other episodes, with ids of their own, and are recorded. Their log-probabilities are those of what was recorded
+    first, without the balance: they are for `nll`.
     """
 
     name = "with_balances"

@@ -79,9 +79,10 @@ class DynamicsRatio(LearnedStream):
                 f"simulated = {list(self.simulated)} with real = {list(self.real)}: expected one origin or more in "
                 'each, and none in both, such as simulated = ["policy"] and real = ["folder"]'
             )
-        if self.min_ratio > self.max_ratio:
+        if not self.min_ratio <= 1 <= self.max_ratio:
             raise ValueError(
-                f"min_ratio = {self.min_ratio:g} with max_ratio = {self.max_ratio:g}: expected min_ratio <= max_ratio"
+                f"min_ratio = {self.min_ratio:g} with max_ratio = {self.max_ratio:g}: expected min_ratio <= 1 <= "
+                "max_ratio, as a turn that nothing follows has the ratio 1"
             )
 
     @property

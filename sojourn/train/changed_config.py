@@ -95,7 +95,7 @@ def _check_keys(folder: RunFolder, changes: Sequence[Change]) -> None:
             raise ConfigError(
                 f"{one.key} = {_text(one.new)}: what the run has done so far was done with {_text(one.old)}, so a "
                 f"resumed run keeps it; it may change {ALLOWED}. For a new run from these weights, override "
-                f"model.weights={folder.path} without --resume"
+                f"model.weights={folder.path}@last without --resume"
             )
 
 
@@ -131,7 +131,7 @@ def _check_stages(folder: RunFolder, before: Recipe, after: Recipe, at: Position
             f"stages.{old.name}: the checkpoint at its end has the weights without the optimiser's moments, so it "
             "cannot go on as if it had not ended; only the last stage's has them, with record.keep_optimizer. Start a "
             "new run "
-            f"from these weights: override model.weights={folder.path} without --resume"
+            f"from these weights: override model.weights={folder.path}@last without --resume"
         )
     return goes_on
 

@@ -39,8 +39,8 @@ from sojourn.types import SamplingParams
 
 NAME = Text(r"[A-Za-z0-9._-]{1,64}", "1 to 64 of the characters a-z, A-Z, 0-9, '-', '_' and '.'")
 STAGE_NAME = Text(
-    rf"(?!before$|evaluation){NAME.pattern}",
-    f"{NAME.description}, neither 'before' nor beginning with 'evaluation', as evaluations are called",
+    rf"(?!(before|best|last)$|evaluation){NAME.pattern}",
+    f"{NAME.description}, neither 'before', 'best' nor 'last', as weights are called, nor beginning with 'evaluation'",
 )
 
 
@@ -75,7 +75,8 @@ class Record:
     """Configures what a run records, and where. `checkpoint_every` counts steps (0: a checkpoint only at the end of a
     stage). The last `keep` checkpoints of a stage stay until it ends; the weights that it ended with stay always.
     With `keep_best`, so do those that did best of all evaluations after training (by success, then by reward; of equal
-    ones the latest): `RUN` names these then, as `RUN@best` does, and `RUN@last` the weights after the last step.
+    ones the last at the end of a stage, else the first), for which there is a checkpoint then: `RUN` names these, as
+    `RUN@best` does, and `RUN@last` the weights after the last step.
     With `keep_optimizer`, the checkpoint at the end of the run has the optimiser's moments too, with which a finished
     run can be given more steps; without, it has the weights alone, about a third of the size.
 

@@ -28,7 +28,7 @@ from sojourn.record.episodes import vocabulary
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.record.run_status import CHAT_FORMAT
-from sojourn.record.run_weights import BEFORE, is_best
+from sojourn.record.run_weights import BEFORE, best_evaluation, mark_best
 from sojourn.record.stopped import Stopped, record_stop, stopped_stages
 from sojourn.record.summary import Summary, summarise
 from sojourn.render import pieces
@@ -60,7 +60,6 @@ class StageRun:
     step: int = 0  # the one that is being made, under which a failure is recorded
     errors_before: int = 0  # failed episodes before the present step
     spent: Spent = field(default_factory=Spent)  # by the steps that are done
-    best_at_stop: bool = False  # whether the evaluation that stopped the stage is the best of the run
 
     @property
     def live(self) -> bool:
@@ -136,16 +135,15 @@ class StageRun:
         run.writer.failed.clear()
         trained, end = start < end, self._last_step(self.step)
         if trained:
-            saved = self._checkpoint(end, ended=True)
-            if self.best_at_stop:
-                saved.mark_best()
+            self._checkpoint(end, ended=True)
         if trained or not any(e["name"] == stage.name for e in run.folder.evaluations()):
-            best = stage.trains and await run.evaluate(stage.name, stage.name, end)
-            if not stage.trains:
+            if stage.trains:
+                await run.evaluate(stage.name, stage.name, end)
+            else:
                 run.folder.repeat_evaluation(stage.name, end)
-            held = checkpoint.checkpoints(run.folder.checkpoints)  # none where no stage has had a step yet
-            if best and held:
-                held[-1].mark_best()
+        if run.recipe.record.keep_best:  # also where a killed run had evaluated already
+            mark_best(run.folder)
+            checkpoint.prune(run.folder.checkpoints, self._steps_before + end, 0)  # what was the best until now
 
     def _last_step(self, done: int) -> int:
         """Returns after which step the stage ends, when `done` steps of it are done: after those, if a stop is recorded
@@ -223,7 +221,6 @@ class StageRun:
         if evaluated:
             best = await run.evaluate(f"{stage.name}-{step + 1}", stage.name, step + 1)
         if within and self._stops(step + 1, evaluated):
-            self.best_at_stop = best
             return True
         due = run.recipe.record.checkpoint_every
         if best or (due and (step + 1) % due == 0 and within):
@@ -272,11 +269,14 @@ class StageRun:
         self.errors_before = components.runner.errors
         metrics_of(components.sampler)
 
+    @property
+    def _steps_before(self) -> int:
+        return sum(stage.steps for stage in self.run.recipe.stages[: self.number])
+
     def _checkpoint(self, step: int, ended: bool = False) -> Checkpoint:
         """Writes a checkpoint. At the end of the stage, earlier ones of the stage are deleted, and it has the weights
         without the optimiser; after the last stage, it has either all of it or no state of streams either."""
         run, stages = self.run, self.run.recipe.stages
-        earlier = sum(stage.steps for stage in stages[: self.number])
         run_ended = ended and self.number + 1 == len(stages)
         full = run.recipe.record.keep_optimizer if run_ended else not ended
         bare = run_ended and not full
@@ -285,7 +285,7 @@ class StageRun:
         state = {"stage": self.number, "step": step, "parts": parts, "models": run.folder.models, "full": full}
         write = functools.partial(run.components.trainer.save, weights_only=not full)
         keep = 0 if ended else run.recipe.record.keep
-        return checkpoint.save(run.folder.checkpoints, earlier + step, write, state, keep=keep, mark=ended)
+        return checkpoint.save(run.folder.checkpoints, self._steps_before + step, write, state, keep=keep, mark=ended)
 
 
 @dataclass(frozen=True)
@@ -361,7 +361,8 @@ class Run:
         self.display.evaluation(name, summary)
         if isinstance(self.components.curriculum, ObservesEvaluations):
             self.components.curriculum.observe_evaluation(done.groups, done.scores)
-        return self.recipe.record.keep_best and is_best(self.folder, name)
+        best = best_evaluation(self.folder)
+        return self.recipe.record.keep_best and best is not None and best["name"] == name
 
 
 async def run_recipe(

@@ -86,6 +86,6 @@ def check_models(recipe: Recipe, folder: RunFolder) -> None:
         if recorded != current.get(role, ""):
             raise RecordError(
                 f"{folder.path} began with the {role} model '{described(role, recipe)}' as {recorded}, but here it is "
-                f"{current.get(role) or 'missing'}: put those weights back (of a hub model, download that commit), or "
-                "start a new run"
+                f"{current.get(role) or 'missing'}: put those weights back (of a hub model, download that commit; of "
+                "a run, name the weights that it had then, such as runs/x@last), or start a new run"
             )

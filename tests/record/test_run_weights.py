@@ -1,18 +1,22 @@
 """RUN@NAME means the same weights wherever a run is named: evaluation, the start of another run, the arena."""
 
 import shutil
+import tomllib
 
 import pytest
 import trained_run
 from test_cli import sojourn
 
+import sojourn as sojourn_package
+from sojourn.commands.train import _print_best
 from sojourn.config import toml
 from sojourn.errors import ConfigError, RecordError
 from sojourn.intervals import Estimate
 from sojourn.record import checkpoint
 from sojourn.record.run import RunFolder
-from sojourn.record.run_weights import NamedRun, available_weights, find_weights, is_best
+from sojourn.record.run_weights import NamedRun, available_weights, best_evaluation, find_weights
 from sojourn.record.summary import Summary, TaskStatistics
+from sojourn.terminal.output import CleanConsole
 from sojourn.train import run as training
 from sojourn.train.resolve import resolve
 from sojourn.train.weights import found_weights
@@ -67,18 +71,58 @@ def summary(success, reward):
     return Summary(TaskStatistics(4, 4, *one), {}, {})
 
 
-def test_the_best_evaluation_is_that_with_most_success_then_most_reward_then_the_latest(tmp_path):
+def test_the_best_evaluation_is_that_with_most_success_then_most_reward(tmp_path):
+    """Of equal ones it is the last at the end of a stage, else the first; those before training do not count."""
     with RunFolder.create(tmp_path / "run", 'name = "r"\n') as run:
-        for name, success, reward, best in (
-            ("before", 0.9, 0.9, True),  # it is not compared: before training there is no checkpoint
-            ("rl-1", 0.5, 0.5, True),
-            ("rl-2", 0.5, 0.5, True),
-            ("rl-2b", 0.5, 0.4, False),
-            ("rl-3", 0.5, 0.6, True),
-            ("rl-4", 0.4, 0.9, False),
+        run.add_evaluation("before", "", 0, summary(0.9, 0.9))
+        run.repeat_evaluation("collect", 5)  # a stage that trains nothing has the numbers of the one before
+        assert best_evaluation(run) is None
+        for stage, name, success, reward, best in (
+            ("one", "one-1", 0.5, 0.5, "one-1"),
+            ("one", "one-2", 0.5, 0.5, "one-1"),
+            ("one", "one", 0.5, 0.5, "one"),
+            ("two", "two-1", 0.5, 0.6, "two-1"),
+            ("two", "two-2", 0.4, 0.9, "two-1"),
+            ("two", "two", 0.5, 0.6, "two"),
         ):
-            run.add_evaluation(name, "rl", 1, summary(success, reward))
-            assert is_best(run, name) == best, name
+            run.add_evaluation(name, stage, 1, summary(success, reward))
+            assert best_evaluation(run)["name"] == best, name
+
+
+def test_what_was_best_until_the_end_of_its_stage_goes(tmp_path, monkeypatch):
+    """As a stage keeps no checkpoint of its middle but the best one."""
+    rewards = iter((0.0, 0.1, 0.2, 0.3))  # before, warmup, rl-1, rl
+    monkeypatch.setattr(training, "summarise", lambda groups, scores: summary(0.5, next(rewards)))
+    run = trained_run.train(tmp_path / "run", "stages.1.steps=2", "evaluation.every=1")
+    assert [one.name for one in available_weights(run)] == ["before", "warmup", "rl"]
+    assert find_weights(run, "").name == find_weights(run, "best").name == "rl"
+
+
+def test_a_run_that_was_killed_before_the_mark_has_it_when_resumed(tmp_path):
+    run = trained_run.train(tmp_path / "run")
+    [best] = [one for one in checkpoint.checkpoints(run / "checkpoints") if one.best]
+    (best.path / checkpoint.BEST).unlink()
+    sojourn_package.train(run, resume=True, progress=False)
+    assert [one.step for one in checkpoint.checkpoints(run / "checkpoints") if one.best] == [best.step]
+
+
+@pytest.mark.parametrize("name", ["best", "last", "before"])
+def test_no_stage_has_the_name_of_weights(name):
+    with pytest.raises(ConfigError, match="neither 'before', 'best' nor 'last', as weights are called"):
+        resolve(toml.Tables(tomllib.loads(trained_run.RECIPE.replace('"warmup"', f'"{name}"'))))
+
+
+def test_the_command_says_where_the_best_weights_are_not_the_last(run, tmp_path, capsys):
+    copied = shutil.copytree(run, tmp_path / "run")
+    first, last = checkpoint.checkpoints(copied / "checkpoints")
+    for best, said in (
+        (last, ""),
+        (first, f"the weights 'warmup' did best: {copied} names these, {copied}@last"),
+    ):
+        best.mark_best()
+        _print_best(RunFolder.read(copied), CleanConsole(width=1000))
+        assert said in (out := capsys.readouterr().out)
+        assert bool(said) == bool(out)
 
 
 def test_the_best_checkpoint_is_kept_and_named(tmp_path, monkeypatch):
@@ -101,5 +145,5 @@ def test_the_best_checkpoint_is_kept_and_named(tmp_path, monkeypatch):
 def test_a_run_that_keeps_no_best_checkpoint_says_so(tmp_path):
     run = trained_run.train(tmp_path / "run", "record.keep_best=false")
     assert find_weights(run, "").checkpoint.step == find_weights(run, "last").checkpoint.step == 2
-    with pytest.raises(ConfigError, match=r"record\.keep_best = true keeps it"):
+    with pytest.raises(ConfigError, match=r"record\.keep_best = true keeps that of the best"):
         find_weights(run, "best")

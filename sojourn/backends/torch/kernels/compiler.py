@@ -132,7 +132,8 @@ def openmp() -> Any:
     if function is None:
         return None
     address = ctypes.cast(function, ctypes.c_void_p).value
-    return ctypes.CDLL(next(path for span, path in _loaded() if address in span), mode=ctypes.RTLD_GLOBAL)
+    path = next((path for span, path in _loaded() if address in span), None)
+    return None if path is None else ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
 
 
 def loaded_library(name: str) -> Any:
