@@ -68,15 +68,15 @@ class Training(NamedTuple):
 def trained(training: Training, folder: Path) -> dict[str, Any]:
     """Returns the figures of a training: those that are there, else made now, from where it was stopped."""
     place = folder / training.recipe / training.name / f"seed-{training.seed}"
-    wanted = resolve(toml.read(training.path, training.settings)).table
+    wanted = json.loads(json.dumps(resolve(toml.read(training.path, training.settings)).table))
     if (place / FIGURES).exists():
         found = json.loads((place / FIGURES).read_text())
-        if found["recipe"] == json.loads(json.dumps(wanted)):
+        if found["recipe"] == wanted:
             return found
         raise RuntimeError(f"{place} has figures of another recipe: give the ablation another --name, or remove it")
     run = place / "run"
     begun = (run / "config.toml").exists()
-    if begun and json.loads(json.dumps(RunFolder.read(run).config)) != json.loads(json.dumps(wanted)):
+    if begun and json.loads(json.dumps(RunFolder.read(run).config)) != wanted:
         raise RuntimeError(f"{run} is of another recipe: give the ablation another --name, or remove it")
     if not begun:
         execute([sys.executable, "-m", "sojourn", "train", str(training.path), *training.settings, "--out", str(run)])

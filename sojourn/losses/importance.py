@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, cast
 
 import torch
 
-from sojourn.abilities import Chooses, DividesGradient, HasColumns, valid_for
-from sojourn.composite import HasBases
-from sojourn.config.fields import Kind, Range
-from sojourn.losses.ppo import PPO
+from sojourn.config.fields import Range
 from sojourn.losses.ratios import mean_by
-from sojourn.protocols import Loss, PassOutput, SelectedTokens
+from sojourn.losses.wrapped import WrappedLoss
+from sojourn.protocols import PassOutput, SelectedTokens
 from sojourn.types import Batch, FloatArray
 
 
 @dataclass(frozen=True, kw_only=True)
-class Importance(HasBases):
+class Importance(WrappedLoss):
     """Another loss multiplied by the importance weight w, the ratio, without gradient, of the trainer's weights at the
     beginning of the step (the proximal policy) to the sampler's (decoupled PPO: Hilton et al. 2022, arXiv:2110.00641,
     eq. 4).
@@ -31,7 +29,6 @@ class Importance(HasBases):
     tokens are averaged.
     """
 
-    base: Annotated[Loss, Kind("loss")] = field(default_factory=PPO)
     level: Literal["token", "turn", "sequence"] = "token"
     combine: Literal["product", "mean"] = "product"
     mode: Literal["truncate", "mask"] = "truncate"
@@ -44,35 +41,19 @@ class Importance(HasBases):
                 f"min_weight = {self.min_weight:g} with max_weight = {self.max_weight:g}: expected "
                 "min_weight <= max_weight"
             )
-        if isinstance(self.base, DividesGradient):
-            raise ValueError(
-                f"base: {type(self.base).__name__} divides its gradient by that of another objective, which a weight "
-                "changes: use it alone, or ppo as the base"
-            )
+        super().__post_init__()
 
     @property
     def needs(self) -> frozenset[str]:
-        return self.base.needs | {"policy_logprobs"}
-
-    @property
-    def zero_at_zero_advantage(self) -> bool:
-        return self.base.zero_at_zero_advantage
+        return super().needs | {"policy_logprobs"}
 
     @property
     def valid_for(self) -> frozenset[str]:
-        return (valid_for(self.base) | {"lag"}) - {"unsampled"}
-
-    def columns(self, batch: Batch) -> Mapping[str, FloatArray]:
-        return self.base.columns(batch) if isinstance(self.base, HasColumns) else {}
-
-    @property
-    def chooses(self) -> bool:
-        return isinstance(self.base, Chooses) and self.base.chooses
+        return (super().valid_for | {"lag"}) - {"unsampled"}
 
     def choose(self, batch: Batch, logprobs: FloatArray) -> Mapping[str, FloatArray]:
         """Returns what the base chooses in a minibatch, where its ratio is to the proximal policy."""
-        assert isinstance(self.base, Chooses)  # as `chooses` is true
-        return self.base.choose(replace(batch, logprobs=batch.streams["policy_logprobs"]), logprobs)
+        return super().choose(replace(batch, logprobs=batch.streams["policy_logprobs"]), logprobs)
 
     def __call__(self, out: PassOutput, batch: SelectedTokens) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         proximal = batch.streams["policy_logprobs"]

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sojourn.abilities import Chooses, Compares, DividesGradient, HasColumns, valid_for
-from sojourn.composite import HasBases
-from sojourn.config.fields import NONBLANK, Kind
-from sojourn.losses.ppo import PPO
+from sojourn.abilities import Compares, DividesGradient
+from sojourn.config.fields import NONBLANK
+from sojourn.losses.wrapped import WrappedLoss
 from sojourn.protocols import Loss, PassOutput, SelectedTokens
 from sojourn.streams.origins import number_of
 from sojourn.types import Batch, FloatArray
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfOrigin(HasBases):
+class OfOrigin(WrappedLoss):
     """Another loss, `base`, on the tokens of those groups alone whose origin is among `origins`; 0 on all others.
 
     The origin is "policy" for groups that the policy played for the step, else the name of the source that gave them:
@@ -31,7 +30,6 @@ class OfOrigin(HasBases):
     these origins, both are the base itself.
     """
 
-    base: Annotated[Loss, Kind("loss")] = field(default_factory=PPO)
     origins: tuple[Annotated[str, NONBLANK], ...] = ("policy",)
     mean: Literal["step", "origins"] = "step"
 
@@ -46,23 +44,11 @@ class OfOrigin(HasBases):
 
     @property
     def needs(self) -> frozenset[str]:
-        return self.base.needs | {"origins"}
-
-    @property
-    def zero_at_zero_advantage(self) -> bool:
-        return self.base.zero_at_zero_advantage
-
-    @property
-    def valid_for(self) -> frozenset[str]:
-        return valid_for(self.base)
+        return super().needs | {"origins"}
 
     @property
     def compares(self) -> bool:
         return isinstance(self.base, Compares) and self.base.compares
-
-    @property
-    def chooses(self) -> bool:
-        return isinstance(self.base, Chooses) and self.base.chooses
 
     def of_origin(self, origin: str) -> Loss | None:
         return self.base if origin in self.origins else None
@@ -74,14 +60,13 @@ class OfOrigin(HasBases):
         inside = self._inside(batch, mask)
         own = float(inside.weight.sum())
         scale = float(batch.weight.sum()) / own if own > 0 else 0.0
-        columns = self.base.columns(inside) if isinstance(self.base, HasColumns) and own > 0 else {}
+        columns = super().columns(inside) if own > 0 else {}
         return {self._name: (mask * scale).astype(np.float32), **self._renamed(columns)}
 
     def choose(self, batch: Batch, logprobs: FloatArray) -> Mapping[str, FloatArray]:
         """Returns what the base chooses among these tokens of a minibatch, under names of its own."""
-        assert isinstance(self.base, Chooses)  # as `chooses` is true
         inside = self._inside(batch, self._mask(batch))
-        return self._renamed(self.base.choose(inside, logprobs)) if inside.weight.any() else {}
+        return self._renamed(super().choose(inside, logprobs)) if inside.weight.any() else {}
 
     def __call__(self, out: PassOutput, batch: SelectedTokens) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         scale = batch.streams[self._name]

@@ -18,8 +18,8 @@ ABSENT = -1  # in the place of a token that the server did not name
 
 
 class Scores(NamedTuple):
-    """What a model says of n tokens: the log-probability of each, and of the k likeliest tokens in its place, likeliest
-    first. Where there are fewer, `likeliest` is `ABSENT`."""
+    """Holds what a model says of n tokens: the log-probability of each, and of the k likeliest tokens in its place,
+    likeliest first. Where there are fewer, `likeliest` is `ABSENT`."""
 
     logprobs: FloatArray  # (n,)
     likeliest: IntArray  # (n, k)

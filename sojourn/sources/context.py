@@ -13,6 +13,7 @@ from sojourn.record.episodes.store import EpisodeStore
 from sojourn.rewards.reward_cache import RewardCache
 from sojourn.rollout.limits import Limits
 from sojourn.rollout.runner import Runner
+from sojourn.rollout.world import seats_of_world, worlds_of
 from sojourn.sources.play_abilities import PlayAbilities
 from sojourn.types import Group, Message, SamplingParams, Turn
 
@@ -59,6 +60,16 @@ def require_played(groups: Sequence[Group], step: int) -> None:
     if all(episode.error is not None for episode in episodes):
         cause = failure_and_place(episodes[-1].error, episodes[-1].traceback)
         raise InfrastructureError(f"all {len(episodes)} episodes of step {step} failed; the last cause: {cause}")
+
+
+def require_one_seat(stage: StageContext, source: str, remedy: str) -> None:
+    """Raises `ConfigError` for a world with several seats; `source` plays the recorded samples of one seat again."""
+    seats = next((seats for world in worlds_of(stage.env) if len(seats := seats_of_world(world)) > 1), None)
+    if seats is not None:
+        raise ConfigError(
+            f"stage '{stage.name}': {source} plays the episodes of one seat again, but the world has the seats "
+            f"{', '.join(seats)}: {remedy}"
+        )
 
 
 def unsampled(group: Group) -> bool:

@@ -12,8 +12,7 @@ from sojourn.errors import ActionError, ConfigError, RewardError
 from sojourn.protocols import Agent, AgentContext, Env, Seat
 from sojourn.rewards.reward_cache import ScoredGroup, score_group
 from sojourn.rollout.runner import SamplerFor
-from sojourn.rollout.world import seats_of_world, worlds_of
-from sojourn.sources.context import SourceContext, StageContext
+from sojourn.sources.context import SourceContext, StageContext, require_one_seat
 from sojourn.sources.experts import expert_sampler
 from sojourn.sources.segments import SampleReplay
 from sojourn.sources.wrapped import WrappedGroups, WrappedSource
@@ -77,11 +76,8 @@ class Guidance(WrappedSource):
                 f"stage '{stage.name}': guidance by plan asks an expert, but {without} has no expert(): define it, or "
                 "use kind = 'failure'"
             )
-        if self.hidden and (seats := next((s for w in worlds_of(stage.env) if len(s := seats_of_world(w)) > 1), None)):
-            raise ConfigError(
-                f"stage '{stage.name}': hidden guidance plays the episodes of one seat again, but the world has the "
-                f"seats {', '.join(seats)}: set hidden = false"
-            )
+        if self.hidden:
+            require_one_seat(stage, "hidden guidance", "set hidden = false")
 
     def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> GuidedGroups:
         return GuidedGroups(self.base.bind(context, stage, steps, first), context, stage, self)

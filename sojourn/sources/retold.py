@@ -13,8 +13,7 @@ from sojourn.errors import ConfigError
 from sojourn.protocols import Agent, Env, SourceConfig
 from sojourn.rewards.reward_cache import ScoredGroup
 from sojourn.rollout.runner import seed_of
-from sojourn.rollout.world import seats_of_world, worlds_of
-from sojourn.sources.context import SourceContext, StageContext
+from sojourn.sources.context import SourceContext, StageContext, require_one_seat
 from sojourn.sources.imported import Imported
 from sojourn.sources.replay import Replay
 from sojourn.sources.segments import SampleReplay
@@ -58,11 +57,7 @@ class Retold(WrappedSource):
                 f"stage '{stage.name}': {self.name} tells the agent something, but the agent is "
                 f"{type(stage.agent).__name__}: set agent = {{name = '{self.agent_name}'}}"
             )
-        if seats := next((s for world in worlds_of(stage.env) if len(s := seats_of_world(world)) > 1), None):
-            raise ConfigError(
-                f"stage '{stage.name}': {self.name} plays the episodes of one seat again, but the world has the seats "
-                f"{', '.join(seats)}: choose another source"
-            )
+        require_one_seat(stage, self.name, "choose another source")
 
     def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> RetoldGroups:
         return RetoldGroups(self.base.bind(context, stage, steps, first), context, stage, self)

@@ -216,13 +216,11 @@ class StageRun:
         run.sinks.write(step, stage.name, values)
         run.display.step(step, values)
         self.spent = self.spent.more(values)
-        best, every, within = False, run.recipe.evaluation.every, step + 1 < stage.steps
+        every, due, within = run.recipe.evaluation.every, run.recipe.record.checkpoint_every, step + 1 < stage.steps
         evaluated = stage.trains and within and bool(every) and (step + 1) % every == 0
-        if evaluated:
-            best = await run.evaluate(f"{stage.name}-{step + 1}", stage.name, step + 1)
+        best = evaluated and await run.evaluate(f"{stage.name}-{step + 1}", stage.name, step + 1)
         if within and self._stops(step + 1, evaluated):
             return True
-        due = run.recipe.record.checkpoint_every
         if best or (due and (step + 1) % due == 0 and within):
             await run.writer.finish()
             saved = self._checkpoint(step + 1)

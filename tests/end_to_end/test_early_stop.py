@@ -23,7 +23,7 @@ from sojourn.train.early_stop import EarlyStop, Result, Spent, evaluations_withi
 from sojourn.train.resolve import load, resolve
 from sojourn.train.run import run_recipe
 
-STOPS = ("stages.warmup.steps=6", "stages.warmup.early_stop.patience=1", "evaluation.every=1", "record.keep_best=true")
+STOPS = ("stages.warmup.steps=6", "stages.warmup.early_stop.patience=1", "evaluation.every=1")
 
 
 def done(*successes: float, rewards: tuple[float, ...] = ()) -> list[Result]:

@@ -177,22 +177,26 @@ def test_hidden_guidance_needs_a_loss_with_a_ratio():
         resolve(Tables(table))
 
 
+class Forgets(Word):
+    """Lets nobody win its odd tasks any more after the guided plays."""
+
+    def __init__(self) -> None:
+        self.hard_plays = iter(range(18))
+
+    def make(self, task: Task) -> WordPlay:  # type: ignore[override]
+        play = super().make(task)
+        play.right = play.easy or next(self.hard_plays) < 12
+        return play
+
+
 async def test_hidden_guidance_that_ends_otherwise_without_it_is_not_trained():
-    class Forgets(Word):
-        """Lets nobody win its odd tasks any more after the guided plays."""
-
-        def make(self, task: Task) -> WordPlay:  # type: ignore[override]
-            play = super().make(task)
-            play.right = play.easy or next(hard_plays) < 12
-            return play
-
-    hard_plays = iter(range(18))
+    world = Forgets()
     groups, plays, source, _ = await played(
-        Guidance(base=Slots(width=2, size=6), kind="text", text="Say yes.", hidden=True), Forgets()
+        Guidance(base=Slots(width=2, size=6), kind="text", text="Say yes.", hidden=True), world
     )
     assert groups == plays
     assert source.metrics()["guided_success"] > 0
-    assert next(hard_plays, None) is None  # the guided plays were tried without the text
+    assert next(world.hard_plays, None) is None  # the guided plays were tried without the text
 
 
 async def test_a_text_of_ones_own_is_guidance():
@@ -249,17 +253,9 @@ async def test_joined_guidance_stays_in_the_context_unless_it_is_hidden():
 
 
 async def test_guided_episodes_that_end_otherwise_without_the_text_do_not_join():
-    class Forgets(Word):
-        """Lets nobody win its odd tasks any more after the guided plays."""
-
-        def make(self, task: Task) -> WordPlay:  # type: ignore[override]
-            play = super().make(task)
-            play.right = play.easy or next(hard_plays) < 12
-            return play
-
-    hard_plays = iter(range(18))
+    world = Forgets()
     config = Guidance(base=Slots(width=2, size=6), kind="text", text="Say yes.", hidden=True, join=6)
-    groups, _, source, _ = await played(config, Forgets())
+    groups, _, source, _ = await played(config, world)
     lost = round(12 * (1 - source.metrics()["guided_success"]))  # of the hard task: those of the easy one are all won
     assert 0 < lost < 6
     assert [len(group.episodes) for group in groups] == [12, 6 + lost]

@@ -1,42 +1,26 @@
-"""Question answering over invented worlds and the user's files: questions, marking, plays, and what chance earns."""
+"""Question answering over invented worlds: questions, marking, plays, and what chance earns."""
 
 from __future__ import annotations
 
-import json
 import random
 import re
 
 import pytest
+from people_at_play import say
+from search_play import follow
 
 from sojourn.checks.env import check_env
 from sojourn.config.registry import build
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.types import Message, Role
 from sojourn_worlds.search import Search
 from sojourn_worlds.search.corpus import Corpus, Passage
 from sojourn_worlds.search.index import Index
 from sojourn_worlds.search.invented import invent
-from sojourn_worlds.search.marking import f1, mark, mark_spans, normalised
-from sojourn_worlds.search.masked import MOST_MASKS, mask_spans
+from sojourn_worlds.search.marking import f1, mark, normalised
 from sojourn_worlds.search.play import snippet
 from sojourn_worlds.search.questions import Step, Thing, ask, flaw
-from sojourn_worlds.search.splits import split_of
 
 EASY = dict(Search.about.smallest)
-
-
-def say(text: str) -> Message:
-    return Message(Role.ASSISTANT, text)
-
-
-async def follow(play):
-    """What the expert says and the world answers, to the end."""
-    await play.start()
-    steps = []
-    while not play.done:
-        action = play.expert()
-        steps.append((action, await play.step("agent", say(action))))
-    return steps
 
 
 PROMISES = [EASY, {}, {"choices": True, "hops": 4, "marking": "evidence"}, {"masks": 0, "marking": "f1"}]
@@ -115,7 +99,7 @@ async def test_running_out_of_turns_earns_nothing() -> None:
 
 
 def facts_read_from(corpus: Corpus) -> dict[tuple[str, str], str]:
-    """What the passages say, read by their own sentences and not from the facts that questions are made of."""
+    """Returns what the passages say, read by their own sentences and not from the facts that questions are made of."""
     found = {}
     for passage in corpus.passages:
         subject = passage.title.split(":")[0]
@@ -284,86 +268,6 @@ def test_every_engine_finds_what_is_asked_for(engine: str) -> None:
     assert len(index.search('leader: -capital" AND ( ~x', 4)) == 4
 
 
-HOTPOT = {
-    "question": "Who built the tower?",
-    "answer": "Ada Stone",
-    "supporting_facts": [["Tower", 0], ["Ada Stone", 1]],
-    "context": [["Tower", ["It was built", "by A. Stone."]], ["Ada Stone", ["A builder."]], ["Lake", ["Deep."]]],
-}
-MUSIQUE = {
-    "question": "Where is the lake?",
-    "answer": "Norland",
-    "answer_aliases": ["Nordland"],
-    "paragraphs": [
-        {"idx": 0, "title": "Lake", "paragraph_text": "It lies in Norland.", "is_supporting": True},
-        {"idx": 1, "title": "Lake", "paragraph_text": "Fish live there.", "is_supporting": False},
-    ],
-}
-
-
-async def test_questions_bring_their_own_passages(tmp_path) -> None:
-    path = tmp_path / "asked.jsonl"
-    path.write_text("\n".join(json.dumps(record) for record in (HOTPOT, MUSIQUE)))
-    family = Search(corpus="", questions=str(path), marking="evidence")
-    tasks = [task for split in ("train", "test") for task in family.tasks(split)]
-    assert sorted(task.data["question"] for task in tasks) == ["Where is the lake?", "Who built the tower?"]
-    assert [len(family.tasks(split)) for split in ("train", "test")] == [1, 1]
-    by_answer = {task.data["answer"]: task for task in tasks}
-    texts = [family.corpus_at(tasks[0].seed).by_id[id].text for id in by_answer["Norland"].data["evidence"]]
-    assert texts == ["It lies in Norland."]
-    assert len(by_answer["Ada Stone"].data["evidence"]) == 2
-    for task in tasks:
-        assert (await follow(family.make(task)))[-1][1].rewards == {"agent": 1.0}
-    play = family.make(by_answer["Norland"])
-    await play.start()
-    assert (await play.step("agent", say("answer[Nordland]"))).success
-    report = await check_env(family)
-    assert report.passed, report.failed
-
-
-async def test_evidence_of_other_wording_is_found_by_its_title(tmp_path) -> None:
-    """As where the passages of a question are not those of the corpus that is searched."""
-    (tmp_path / "own.jsonl").write_text(
-        "\n".join(json.dumps({"title": title, "text": f"All about {title}."}) for title in ("Tower", "Ada Stone"))
-    )
-    unanswerable = MUSIQUE | {"answerable": False}
-    (tmp_path / "asked.jsonl").write_text("\n".join(json.dumps(record) for record in (HOTPOT, unanswerable)))
-    family = Search(corpus=str(tmp_path / "own.jsonl"), questions=str(tmp_path / "asked.jsonl"))
-    tasks = [task for split in ("train", "test") for task in family.tasks(split)]
-    assert [task.data["answer"] for task in tasks] == ["Ada Stone"]
-    found = family.corpus_at(tasks[0].seed).by_id
-    assert [found[id].title for id in tasks[0].data["evidence"]] == ["Tower", "Ada Stone"]
-
-
-async def test_a_folder_of_texts_is_a_corpus(tmp_path) -> None:
-    folder = tmp_path / "texts"
-    (folder / "deep").mkdir(parents=True)
-    (folder / "one.txt").write_text("The mill burnt down.\n\n" + "Long words. " * 120)
-    (folder / "deep" / "two.md").write_text("# Owners\n\nThe mill was Bob's.\n\n## Later\n\nThen Eve's.")
-    (folder / "three.jsonl").write_text('{"id": "x7", "title": "Mill", "text": "A mill grinds [corn]."}\n')
-    (folder / "no.bin").write_bytes(b"\xff")
-    asked = [
-        {"question": f"Question {n}?", "answer": ["Bob", 7], "evidence": ["x7", "deep/two: Owners"]} for n in "abcd"
-    ]
-    (tmp_path / "asked.json").write_text(json.dumps(asked))
-    family = Search(corpus=str(folder), questions=str(tmp_path / "asked.json"), marking="evidence")
-    corpus = family.corpus_at(family.tasks("train")[0].seed)
-    assert [passage.title for passage in corpus.passages] == [
-        "deep/two: Owners",
-        "deep/two: Later",
-        "one",
-        "one",
-        "Mill",
-    ]
-    assert all(task.data["aliases"] == ["7"] for task in family.tasks("train"))
-    for split in ("train", "test"):
-        assert all(
-            len(family.tasks(split)) < 4 or split_of(task.data["question"]) == split for task in family.tasks(split)
-        )
-        for task in family.tasks(split):
-            assert (await follow(family.make(task)))[-1][1].rewards == {"agent": 1.0}
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -383,35 +287,6 @@ def test_wrong_configs_are_refused(fields, message: str) -> None:
         Search(**fields).tasks("train")
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{", "is not .jsonl"),
-        ("[1]", "list of records"),
-        ('{"answer": "x"}', 'has no "question"'),
-        ('{"question": "x?", "answer": ""}', "no question with an answer"),
-        ('{"question": "x?", "answer": "y", "evidence": ["lost"], "context": [["T", ["y"]]]}', None),
-        ('{"question": "x?", "answer": "y"}', "holds no passage"),
-    ],
-)
-def test_unreadable_questions_are_refused(tmp_path, line: str, message: str | None) -> None:
-    path = tmp_path / "asked.jsonl"
-    path.write_text(line + "\n")
-    family = Search(corpus="", questions=str(path))
-    if message is None:
-        assert len(family.tasks("train")) + len(family.tasks("test")) == 1
-        return
-    with pytest.raises(ConfigError, match=message):
-        family.tasks("train")
-
-
-def test_evidence_that_is_no_passage_is_refused(tmp_path) -> None:
-    (tmp_path / "a.txt").write_text("Some text.")
-    (tmp_path / "q.jsonl").write_text('{"question": "x?", "answer": "y", "evidence": ["lost"]}\n')
-    with pytest.raises(ConfigError, match='evidence "lost"'):
-        Search(corpus=str(tmp_path / "a.txt"), questions=str(tmp_path / "q.jsonl")).tasks("train")
-
-
 def test_a_task_of_another_world_is_refused() -> None:
     with pytest.raises(ConfigError, match="own config"):
         Search(countries=8).make(Search().tasks("train")[0])
@@ -421,68 +296,3 @@ def test_a_task_of_another_world_is_refused() -> None:
 
 def test_it_is_built_from_a_table() -> None:
     assert build("env", {"name": "search", "hops": 3}).value == Search(hops=3)
-
-
-@pytest.mark.parametrize("marking", ["exact", "f1", "evidence"])
-async def test_the_expert_finds_what_masks_hide(marking) -> None:
-    family = Search(masks=0, marking=marking)
-    seen = set()
-    for split, count in (("train", 40), ("test", 10)):
-        for task in [family.tasks(split)[n] for n in range(count)]:
-            steps = await follow(family.make(task))
-            assert steps[-1][1].rewards == {"agent": 1.0}
-            assert steps[-1][1].success
-            seen.update(task.tags)
-    assert seen == {f"masks-{count}" for count in range(1, MOST_MASKS + 1)}
-
-
-def test_a_text_with_masks_is_a_passage_without_what_they_hide() -> None:
-    """Filled in again, it is what the passages say; what is hidden stands nowhere in it."""
-    for seed in range(200):
-        corpus = invent(seed % 20, 12)
-        masks = 1 + seed % MOST_MASKS
-        task = mask_spans(random.Random(seed), corpus, masks)
-        assert len(task.spans) == masks
-        assert task.answer == "; ".join(value for value, *_ in task.spans)
-        text = task.text
-        for number, (value, *_) in enumerate(task.spans, 1):
-            assert f"[mask {number}]" in text
-            text = text.replace(f"[mask {number}]", value)
-        passages = [corpus.by_id[id] for id in task.evidence]
-        assert text == "\n".join(f"{passage.title}\n{passage.text}" for passage in passages)
-        left = f" {normalised(re.sub(r'.mask [0-9].', ' ', task.text))} "
-        assert not [value for value, *_ in task.spans if f" {normalised(value)} " in left]
-        assert len({passage.names[0] for passage in passages}) == 1
-        assert task == mask_spans(random.Random(seed), corpus, masks)
-
-
-def test_masks_are_marked_one_by_one() -> None:
-    spans = [["Tranton"], ["Thalu Thukrus", "Thukrus"], ["19"]]
-
-    def judged(reply: str) -> tuple[float, float]:
-        exact, overlap, _ = mark_spans(reply, spans, {"1"}, {"1"}, lambda text: names & set(text.split()))
-        return exact, round(overlap, 4)
-
-    names = {"Tranton", "Krolia"}
-    assert judged("tranton; Thukrus; 19") == (1.0, 1.0)
-    assert judged("Tranton; Thalu Thukrus;19") == (1.0, 1.0)
-    assert judged("Tranton; Krolia; 20") == (0.0, round(1 / 3, 4))
-    assert judged("Tranton; Thalu") == (0.0, round((1 + 2 / 3) / 3, 4))  # half of a name, and a mask without a part
-    assert judged("Thukrus; Tranton; 19") == (0.0, round(1 / 3, 4))  # their order counts
-    assert judged("Tranton Krolia; Thukrus; 19") == (0.0, round(2 / 3, 4))  # a part with two names is worth nothing
-    assert judged("Tranton; Thukrus; 19; 20") == (0.0, 1.0)
-    assert judged("nothing") == (0.0, 0.0)
-
-
-@pytest.mark.parametrize("keys", [{"choices": True}, {"hops": 3}, {"corpus": "", "questions": "mine.jsonl"}], ids=str)
-def test_masks_and_questions_are_one_or_the_other(keys) -> None:
-    with pytest.raises(ConfigError, match="leave these out, or masks"):
-        Search(masks=2, **keys)
-    with pytest.raises(ConfigError, match="masks"):
-        Search(masks=5)
-
-
-async def test_levels_open_by_the_number_of_masks() -> None:
-    family = Search(masks=0, train=60)
-    curriculum = build("curriculum", {"name": "levels", "by": "tag"}).value.bind(family.tasks("train"), 0)
-    assert {curriculum.draw(slot).tags for slot in range(10)} == {("masks-1",)}

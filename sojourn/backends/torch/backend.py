@@ -151,8 +151,9 @@ class Torch:
         torch.manual_seed(seed)
         device = device_of(self.device)
         if device.type == "cuda":
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch asks for it, if deterministic
             torch.use_deterministic_algorithms(self.deterministic)
+            if self.deterministic:
+                os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch asks for it
         loaded = loading.load(model.name, "fp32", seed, model.revision)
         loaded.model.to(device)
         bound = renderer.bind(loaded.tokenizer, loaded.template)

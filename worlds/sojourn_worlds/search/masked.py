@@ -24,7 +24,7 @@ LONGEST_TEXT = 1_500  # letters of the passages that a task shows
 
 
 class Span(NamedTuple):
-    """What is hidden, and the passage that states it."""
+    """Holds what a mask hides, and the passage that states it."""
 
     value: str
     passage: Passage

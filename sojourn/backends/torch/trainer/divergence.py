@@ -21,8 +21,8 @@ CompareBlock = Callable[[torch.Tensor, slice], Compared]  # the policy's logits 
 
 
 class TeacherStates(NamedTuple):
-    """What a teacher whose weights are here says of n tokens: its last hidden states before them, and its vocabulary
-    head, which computes its distributions from them."""
+    """Holds what a teacher whose weights are here says of n tokens: its last hidden states before them, and its
+    vocabulary head, which computes its distributions from them."""
 
     states: torch.Tensor  # (n, H)
     weight: torch.Tensor  # (V, H)
@@ -49,8 +49,8 @@ class TeacherStates(NamedTuple):
 
 
 class TeacherTopTokens(NamedTuple):
-    """What a teacher that is asked elsewhere says of n tokens: its k likeliest tokens in the place of each, likeliest
-    first, at temperature 1 and over its whole vocabulary. Where there are fewer, a token is -1."""
+    """Holds what a teacher that is asked elsewhere says of n tokens: its k likeliest tokens in the place of each,
+    likeliest first, at temperature 1 and over its whole vocabulary. Where there are fewer, a token is -1."""
 
     tokens: torch.Tensor  # (n, k)
     logprobs: torch.Tensor  # (n, k)
@@ -73,7 +73,7 @@ class TeacherTopTokens(NamedTuple):
 
 
 class TeacherRows(NamedTuple):
-    """What a teacher says of n tokens; `at` says which tokens of a pass these are."""
+    """Holds what a teacher says of n tokens; `at` says which tokens of a pass these are."""
 
     at: torch.Tensor  # (n,)
     said: TeacherStates | TeacherTopTokens

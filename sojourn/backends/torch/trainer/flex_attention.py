@@ -54,9 +54,7 @@ def attend(
     """Returns the attention of each node: (1, M, heads, head)."""
     kernel = _compiled() if query.is_cuda else flex_attention
     key, value = key.to(query.dtype), value.to(query.dtype)
-    options: Any = {
-        "FORCE_USE_FLEX_ATTENTION": True
-    }  # of the kernel for few queries, some torch versions find no variant
+    options: Any = {"FORCE_USE_FLEX_ATTENTION": True}  # for few queries, some releases have no working kernel
     attended = kernel(query, key, value, _softcap(softcap), mask, scaling, enable_gqa=True, kernel_options=options)
     return attended.transpose(1, 2)
 
