@@ -60,10 +60,11 @@ $(VENV)/ready: requirements.txt pyproject.toml worlds/pyproject.toml
 	touch $@
 
 browser:
-	@command -v "$${SOJOURN_CHROMIUM:-chromium}" >/dev/null || command -v google-chrome >/dev/null \
+	@command -v "$${SOJOURN_CHROMIUM:-chromium-headless-shell}" >/dev/null || command -v chromium >/dev/null || command -v google-chrome >/dev/null \
 		|| { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq \
-			&& apt-get install -y -qq --no-install-recommends chromium; } \
-		|| { echo "Chromium is missing: install it (Debian: sudo apt-get install chromium) or set SOJOURN_CHROMIUM to its path, then run make again." >&2; exit 1; }
+			&& { apt-get install -y -qq --no-install-recommends chromium-headless-shell \
+				|| apt-get install -y -qq --no-install-recommends chromium; }; } \
+		|| { echo "Chromium is missing: install it (Debian: sudo apt-get install chromium-headless-shell, or chromium) or set SOJOURN_CHROMIUM to its path, then run make again." >&2; exit 1; }
 
 # What worlds and tests need beside it; tests of those whose programs are missing are skipped.
 PROGRAMS := bubblewrap default-jre-headless xvfb openbox mousepad dbus-x11

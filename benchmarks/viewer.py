@@ -14,7 +14,6 @@ The machine is shared: `slowdown` says how much longer than its own processor ti
 from __future__ import annotations
 
 import argparse
-import shutil
 import statistics
 import subprocess
 import sys
@@ -30,6 +29,7 @@ import big_run
 from machine import write
 from playwright.sync_api import Page, sync_playwright
 
+from sojourn.envs.chromium import find_chromium
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.metrics import Jsonl
 
@@ -227,8 +227,7 @@ def main() -> None:
         for name in (given.folder.name, "again"):  # the run beside itself, to compare two
             (shown / name).symlink_to(given.folder.resolve(), target_is_directory=True)
         big_run.make(shown / "small", SMALL)
-        program = shutil.which("chromium") or shutil.which("google-chrome")
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
         page = browser.new_page()
         page.add_init_script(CLOCK)
         watch = Watch(page)

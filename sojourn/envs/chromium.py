@@ -28,10 +28,12 @@ FLAGS = (
     *("--headless=new", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     *("--disable-renderer-backgrounding", "--disable-background-timer-throttling"),
+    "--process-per-site",  # for pages of one context
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
 )
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+"""The shell comes first: it draws no window, and takes half of the time and memory that a whole browser takes."""
 HELPERS = ("/usr/lib/chromium/chrome-sandbox", "/opt/google/chrome/chrome-sandbox")  # setuid, without namespaces
 TRY_UNSHARE = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare({}) != 0)"
 NEW_USER_AND_PID = 0x10000000 | 0x20000000
@@ -64,7 +66,10 @@ def find_chromium(given: str | None = None) -> str:
         path = shutil.which(name)
         if path:
             return path
-    raise ConfigError("no Chromium on PATH: install it (apt-get install chromium) or set $SOJOURN_CHROMIUM to its path")
+    raise ConfigError(
+        "no Chromium on PATH: install it (apt-get install chromium-headless-shell, or chromium) or set "
+        "$SOJOURN_CHROMIUM to its path"
+    )
 
 
 @cache

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +15,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent.parent / "benchmarks"))
 
 import big_run
 
+from sojourn.envs.chromium import find_chromium
+from sojourn.errors import ConfigError
 from sojourn.view.server import application
 
 
@@ -52,9 +52,10 @@ def served(folder: Path) -> Iterator[str]:
 def chromium():
     """A real browser."""
     playwright = pytest.importorskip("playwright.sync_api")
-    program = shutil.which(os.environ.get("SOJOURN_CHROMIUM") or "chromium") or shutil.which("google-chrome")
-    if program is None:
-        pytest.skip("Chromium is not installed")
+    try:
+        program = find_chromium()
+    except ConfigError as missing:
+        pytest.skip(str(missing))
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield browser

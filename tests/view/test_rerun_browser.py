@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,14 +10,17 @@ from pathlib import Path
 import pytest
 from played_run import TOY, Made
 
+from sojourn.envs.chromium import find_chromium
+from sojourn.errors import ConfigError
 from sojourn.record.episodes.store import EpisodeStore
 
 
 def test_a_person_plays_in_a_browser_and_saves_the_episode(tmp_path: Path) -> None:
     playwright = pytest.importorskip("playwright.sync_api")
-    program = shutil.which(os.environ.get("SOJOURN_CHROMIUM") or "chromium") or shutil.which("google-chrome")
-    if program is None:
-        pytest.skip("Chromium is not installed")
+    try:
+        program = find_chromium()
+    except ConfigError as missing:
+        pytest.skip(str(missing))
     Made({**TOY, "choices": True}, turns=12, tasks=1, episodes=1).run(tmp_path / "runs" / "toy")
     with EpisodeStore(tmp_path / "runs" / "toy") as store:
         entry = next(iter(store.query()))

@@ -348,6 +348,21 @@ async def test_no_request_leaves_the_machine(family):
     assert [url for url in asked if not url.startswith((chromium.server.url, "data:"))] == []
 
 
+async def test_a_task_page_that_can_be_reset_is_loaded_once_in_a_context():
+    async with world(contexts=1) as family:
+        loaded: list[str] = []
+        for page in ("login-user", "click-option", "login-user", "book-flight", "login-user", "book-flight"):
+            async with visit(family, page) as (env, _):
+                if not loaded:
+                    env._tab.context.on("request", lambda request: loaded.append(request.url.rpartition("/")[2]))
+                    loaded.append("login-user.html")
+                context = env._tab.context
+            assert await solve(family, page, 3) == (1.0, True)
+        pages = [name for name in loaded if name.endswith(".html")]
+        assert pages == ["login-user.html", "click-option.html", *["book-flight.html"] * 4]
+        assert len(context.pages) == 3  # the first, and one for each of the two
+
+
 async def test_contexts_bound_the_episodes_and_cancelling_leaks_none():
     async with world(contexts=2) as family:
         first, second, third = (family.make(task("click-test", seed)) for seed in range(3))

@@ -78,7 +78,7 @@ class Grounding:
         source="ours, after ScreenSpot (Cheng et al. 2024, arXiv:2401.10935); pages of MiniWoB++ and of the shop",
         licence="Apache-2.0; the pages of the package `miniwob` are MIT",
         extra="grounding",
-        programs={"chromium": "chromium"},
+        programs={"chromium": "chromium-headless-shell, or chromium"},
         modalities=("image", "text"),
         smallest={"sources": ("drawn",), "observation": "text", "contexts": 2},
     )
@@ -141,7 +141,7 @@ class Grounding:
         if chromium is None:
             raise InfrastructureError("the grounding world is closed: open it again")
         tab = await chromium.acquire("")
-        tab.reusable, tab.task_page = False, ""
+        tab.reusable = False
         try:
             async with asyncio.timeout(self.timeout_s):
                 rng = random.Random(f"grounding page {task.seed}")
@@ -161,19 +161,19 @@ class Grounding:
             chromium.release(tab)
 
     async def _render(self, tab: Tab, source: str, rng: random.Random, chromium: Chromium) -> Screen:
-        browser_page, (width, height) = tab.page, SCREENS[source]
+        width, height = SCREENS[source]
         if source == "miniwob":
             name = rng.choice([name for name in page_names() if name not in MOVING])
-            await tab.goto(f"{chromium.server.url}/miniwob/{name}.html")
+            await tab.load(f"{chromium.server.url}/miniwob/{name}.html")
             await tab.call("reset", str(rng.randrange(10**9)), 200, [], [], "text")
         else:
-            await tab.goto("about:blank")
+            await tab.load("about:blank")
             html = draw_page(rng) if source == "drawn" else self._shop_page(rng)
-            await browser_page.evaluate("html => { document.open(); document.write(html); document.close(); }", html)
-        await browser_page.mouse.move(490, 318)
+            await tab.page.evaluate("html => { document.open(); document.write(html); document.close(); }", html)
+        await tab.page.mouse.move(490, 318)
         await tab.call("painted")
         entries = await tab.call("entries")
-        image = await browser_page.screenshot(clip={"x": 0, "y": 0, "width": width, "height": height})
+        image = await tab.page.screenshot(clip={"x": 0, "y": 0, "width": width, "height": height})
         return Screen(image, tuple(_elements(entries, width, height)))
 
     def _shop_page(self, rng: random.Random) -> str:

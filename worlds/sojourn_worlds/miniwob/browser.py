@@ -1,18 +1,18 @@
 """One Chromium for all episodes: a pool of contexts behind a semaphore, and a loopback server of the task pages.
 
-A `Tab` is a context with one page, whose requests reach that server and nothing else. Tabs are reused by later episodes
-(a new context costs 0.25 s), preferably by an episode of the page that they already show. A tab that a crash, a timeout
-or a cancelled action interrupted, or in which something was refused or opened, is closed; a browser that died is
-launched again by the next episode that needs it.
+A `Tab` is a context, whose requests reach that server and nothing else. Tabs are reused by later episodes, one at a
+time, preferably by an episode of a task page that they have loaded. A tab that a crash, a timeout or a cancelled action
+interrupted, or in which something was refused or opened, is closed; a browser that died is launched again by the next
+episode that needs it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sojourn.envs.chromium import BlockingProxy, find_chromium, is_responsive, launch
 from sojourn.errors import ConfigError, InfrastructureError, MissingExtraError
@@ -27,28 +27,46 @@ VIEWPORT = {"width": 500, "height": 320}
 CLOSING_S = 5.0
 
 
+class LoadedPage(NamedTuple):
+    """A page of the browser in which a task page is loaded, with the functions of our script."""
+
+    page: Page
+    verbs: JSHandle
+
+
 @dataclass(eq=False)
 class Tab:
-    """One context with one page; `task_page` is the task page that it has loaded, `reusable` whether it may be used
-    again.
+    """One context with its pages; `page` is the one that is shown, `reusable` says whether it may be used again.
 
-    `tainted` is set for good by whatever a page opens (a page, a worker), and `crashed` by the end of its renderer.
+    Each task page that is reset instead of loaded again has a page of its own, which stays: a load takes three times as
+    long as a reset. All others are loaded in the context's first page. `tainted` is set for good by whatever a page
+    opens (a page, a worker), and `crashed` by the end of a renderer.
     """
 
     context: BrowserContext
     page: Page
     browser: Browser
     wall: BlockingProxy
-    task_page: str = ""
     reusable: bool = True
     tainted: bool = False
     crashed: bool = False
-    verbs: JSHandle | None = None
+    _first: Page = field(init=False)
+    _verbs: JSHandle | None = None
+    _kept: dict[str, LoadedPage] = field(default_factory=dict)
+    _opening: bool = False
 
-    def watch(self) -> None:
-        for source, event in ((self.context, "page"), (self.context, "serviceworker"), (self.page, "worker")):
-            source.on(event, self._taint)  # pyright: ignore[reportArgumentType, reportCallIssue]
-        self.page.on("crash", self._crash)
+    def __post_init__(self) -> None:
+        self._first = self.page
+        self.context.on("page", self._opened)
+        self.context.on("serviceworker", self._taint)  # pyright: ignore[reportArgumentType, reportCallIssue]
+        self._watch(self.page)
+
+    def _watch(self, page: Page) -> None:
+        page.on("worker", self._taint)
+        page.on("crash", self._crash)
+
+    def _opened(self, _: object) -> None:
+        self.tainted = self.tainted or not self._opening
 
     def _taint(self, _: object) -> None:
         self.tainted = True
@@ -56,16 +74,41 @@ class Tab:
     def _crash(self, _: object) -> None:
         self.tainted = self.crashed = True
 
-    async def goto(self, url: str) -> None:
-        """Loads a page, and takes the functions of our script out of it, so that nothing in the page can use them."""
-        self.task_page = ""
+    def keeps(self, name: str) -> bool:
+        """Returns whether a task page is loaded in a page of its own."""
+        return name in self._kept
+
+    async def show(self, name: str, url: str) -> None:
+        """Shows a task page in a page of its own; loads it there the first time."""
+        if name not in self._kept:
+            self.page = await self._new_page()
+            self._kept[name] = LoadedPage(self.page, await self._goto(url))
+        self.page, self._verbs = self._kept[name]
+
+    async def load(self, url: str) -> None:
+        """Loads an address in the context's first page, and shows it."""
+        self.page = self._first
+        self._verbs = await self._goto(url)
+
+    async def _new_page(self) -> Page:
+        self._opening = True
+        try:
+            page = await self.context.new_page()
+        finally:
+            self._opening = False
+        self._watch(page)
+        return page
+
+    async def _goto(self, url: str) -> JSHandle:
+        """Loads an address, and takes the functions of our script out of the page, so that nothing in it can use
+        them."""
         await self.page.goto(url, wait_until="load")
-        self.verbs = await self.page.evaluate_handle("() => __sojourn()")
+        return await self.page.evaluate_handle("() => __sojourn()")
 
     async def call(self, function: str, *arguments: Any) -> Any:
         """Calls one of the functions of our script and returns its result."""
-        assert self.verbs is not None
-        return await self.verbs.evaluate("(verbs, [f, ...a]) => verbs[f](...a)", [function, *arguments])
+        assert self._verbs is not None
+        return await self._verbs.evaluate("(verbs, [f, ...a]) => verbs[f](...a)", [function, *arguments])
 
 
 class Chromium:
@@ -152,7 +195,7 @@ class Chromium:
             self._in_background(self._discard(tab))
         if not self._idle:
             return None
-        index = next((index for index, tab in enumerate(self._idle) if tab.task_page == page), 0)
+        index = next((index for index, tab in enumerate(self._idle) if tab.keeps(page)), 0)
         return self._idle.pop(index)
 
     async def _new_tab(self) -> Tab:
@@ -194,7 +237,6 @@ class Chromium:
         except BaseException:
             wall.close()
             raise
-        tab.watch()
         self._walls.add(wall)
         return tab
 

@@ -61,7 +61,7 @@ class MiniWoB:
         extra="miniwob",
         text_actions=('type "{}"',),
         submit_actions=("press Enter",),
-        programs={"chromium": "chromium"},
+        programs={"chromium": "chromium-headless-shell, or chromium"},
         modalities=("text", "image"),
         smallest={"pages": ("click-tab-2",), "contexts": 2},
     )

@@ -95,9 +95,8 @@ class Visit:
         self._tab = await self._chromium.acquire(self._name)
         async with self._guarded_tab() as tab:
             server = self._chromium.server
-            if tab.task_page != self._name or not self._resettable:
-                await tab.goto(f"{server.url}/miniwob/{self._name}.html")
-                tab.task_page = self._name
+            url = f"{server.url}/miniwob/{self._name}.html"
+            await (tab.show(self._name, url) if self._resettable else tab.load(url))
             await tab.page.mouse.move(*RESTING_POINT)
             policy = server.policy(self._name)
             self._page = await self._read(
