@@ -1,6 +1,6 @@
 """Measures how fast each part of a recipe's step can be at its best, alone, for `loop.py`.
 
-    python benchmarks/floors.py recipes/NAME/train.toml       # prints the rates as JSON
+    python benchmarks/floors.py recipes/NAME/train.toml [key=value ...]       # prints the rates as JSON
 
 A floor is the time that a step's work would take if each part had the machine to itself at its best rate, one after the
 other: prompt tokens at the rate of long prompts, sampled tokens at that of a full batch, distinct tokens at that of a
@@ -21,13 +21,11 @@ from typing import NamedTuple
 import numpy as np
 
 from sojourn.batch import Aggregate, share, to_batch
-from sojourn.config import toml
-from sojourn.losses.reinforce import Reinforce
+from sojourn.commands.arguments import load
+from sojourn.config.registry import build
 from sojourn.sources.experts import expert_sampler
-from sojourn.threads import prepare
 from sojourn.train.assemble import Components, assemble
 from sojourn.train.recipe import Recipe
-from sojourn.train.resolve import resolve
 from sojourn.types import Credit, Group, IntArray, Prompt, SamplingParams
 
 ROUNDS = 4
@@ -56,10 +54,10 @@ class Rates(NamedTuple):
         }
 
 
-def rates(recipe: Path) -> Rates:
+def rates(recipe: Path, settings: Sequence[str] = ()) -> Rates:
     """Measures the rates of a recipe in a process of its own, with the recipe's threads."""
-    command = [sys.executable, __file__, str(recipe)]
-    return Rates(**json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+    command = [sys.executable, __file__, str(recipe), *settings]
+    return Rates(**json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
 
 
 async def best(work: Callable[[], Awaitable[float]], before: Callable[[], Awaitable[object]] | None = None) -> float:
@@ -78,7 +76,11 @@ async def best(work: Callable[[], Awaitable[float]], before: Callable[[], Awaita
 async def measure(recipe: Recipe) -> Rates:
     async with assemble(recipe) as parts:
         parts.trainer.begin(recipe.stages[-1].optim, 1 + ROUNDS, reference=False)
+        rng, reinforce = np.random.default_rng(0), build("loss", {"name": "reinforce"}).value
         groups: list[Group] = []
+
+        def prompt(length: int) -> IntArray:
+            return rng.integers(*IDS, length)
 
         async def play() -> float:
             groups[:] = await demonstrations(parts)
@@ -91,7 +93,7 @@ async def measure(recipe: Recipe) -> Rates:
         batch = to_batch(groups, credit, {}, aggregate=Aggregate())
 
         async def train() -> float:
-            await parts.trainer.forward_backward(batch, [Reinforce()])
+            await parts.trainer.forward_backward(batch, [reinforce])
             return len(share.merge(batch).tokens)
 
         async def update() -> float:
@@ -116,10 +118,6 @@ async def demonstrations(parts: Components) -> list[Group]:
     return list(await asyncio.gather(*map(group, range(WIDTH))))
 
 
-def prompt(length: int) -> IntArray:
-    return np.random.default_rng(time.perf_counter_ns()).integers(*IDS, length)
-
-
 async def sampled(parts: Components, prompts: Sequence[IntArray], tokens: int) -> float:
     """Samples from all prompts at once; returns the number of tokens."""
     asked = [
@@ -130,6 +128,4 @@ async def sampled(parts: Components, prompts: Sequence[IntArray], tokens: int) -
 
 
 if __name__ == "__main__":
-    recipe = resolve(toml.read(Path(sys.argv[1]), [])).recipe
-    prepare(getattr(recipe.backend, "threads", 0))
-    print(json.dumps(asyncio.run(measure(recipe))._asdict()))
+    print(json.dumps(asyncio.run(measure(load(Path(sys.argv[1]), sys.argv[2:]).recipe))._asdict()))

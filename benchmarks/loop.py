@@ -25,7 +25,6 @@ from sojourn.record import metrics
 
 STEPS = 8
 WARMUP = {"toy": 150, "guess": 60, "miniwob": 8, "shop": 6, "worlds": 10}  # steps of cloning
-PARTS = ("sample", "train", "env")
 ACTIVITIES = ("train", "publish", "sample", "env", "other")
 
 
@@ -41,14 +40,14 @@ def measure(name: str, *settings: str) -> dict[str, Any]:
         command = [sys.executable, "-m", "sojourn", "train", f"recipes/{name}/train.toml", "--out", str(out)]
         subprocess.run([*command, *overrides], check=True, stdout=sys.stderr)
         steps = [line.values for line in metrics.read(out / "metrics.jsonl") if line.stage == "rl"][1:]
-    rates = floors.rates(Path(f"recipes/{name}/train.toml"))
+    rates = floors.rates(Path(f"recipes/{name}/train.toml"), settings)
 
     def median(rate: str, over: str) -> float:
         return round(statistics.median(step.get(rate, 0.0) / step[over] for step in steps if step[over]), 2)
 
     whole = sum(step["seconds_step"] for step in steps)
     least = [rates.floors(step) for step in steps]
-    floor_s = {part: round(statistics.median(one[part] for one in least), 3) for part in PARTS}
+    floor_s = {part: round(statistics.median(one[part] for one in least), 3) for part in least[0]}
     times = [step["seconds_step"] / sum(one.values()) for step, one in zip(steps, least, strict=True)]
     return {
         "steps": len(steps),

@@ -55,6 +55,17 @@ def test_everything_says_what_it_is_for_and_how_to_get_it(bare):
     assert "apt-get install chromium" in found("browser").remedy
 
 
+def test_a_whole_browser_will_do_and_the_shell_is_said_to_be_faster(bare):
+    pytest.importorskip("playwright")
+    (bare / "chromium").write_text("#!/bin/sh\n")
+    (bare / "chromium").chmod(0o755)
+    assert found("browser").present
+    assert "chromium-headless-shell" in found("browser").remedy
+    (bare / "chromium").rename(bare / "chromium-headless-shell")
+    assert found("browser").found.endswith("chromium-headless-shell")
+    assert "40% less" not in found("browser").remedy
+
+
 def test_models_say_where_they_come_from(monkeypatch):
     here = gguf.Package("--no-deps pytest", (("pytest", "pytest/__init__.py"),), "mit")
     gone = gguf.Package("--no-deps no-such-model", (("no-such-model", "weights.gguf"),), "mit")

@@ -16,7 +16,7 @@ from sojourn.types import Batch, FloatArray
 
 @dataclass(frozen=True, kw_only=True)
 class WrappedLoss(HasBases):
-    """Base of losses that multiply or choose the tokens of another one, `base`, and otherwise do what that does."""
+    """Multiplies or chooses the tokens of another loss, and otherwise does what that does."""
 
     base: Annotated[Loss, Kind("loss")] = field(default_factory=PPO)
 

@@ -3,10 +3,8 @@
 import asyncio
 import random
 import re
-from contextlib import asynccontextmanager, suppress
-from os import environ, getpid, kill
-from pathlib import Path
-from signal import SIGKILL
+from contextlib import suppress
+from os import environ
 
 import pytest
 import pytest_asyncio
@@ -14,11 +12,12 @@ import pytest_asyncio
 pytest.importorskip("miniwob", reason="the pages come with the package miniwob")
 pytest.importorskip("playwright", reason="Chromium is driven by playwright")
 
+from miniwob_play import act, solve, visit, world
+
 from sojourn.abilities import HasExpert
 from sojourn.checks.env import check_env
 from sojourn.envs.chromium import find_chromium
-from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn.types import Message, Role, Task
+from sojourn.errors import ActionError, ConfigError
 from sojourn_worlds.miniwob import MiniWoB
 from sojourn_worlds.miniwob.experts import EXPERTS
 from sojourn_worlds.miniwob.facts import RESETTABLE, page_names
@@ -33,49 +32,10 @@ MARKS = {"marks": True, "refs": "number"}
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@asynccontextmanager
-async def world(**config):
-    family = MiniWoB(**config)
-    await family.open()
-    try:
-        yield family
-    finally:
-        await family.close()
-
-
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def family():
     async with world(contexts=6) as opened:
         yield opened
-
-
-def task(page, seed=1):
-    return Task("miniwob", {"page": page}, seed, "train")
-
-
-@asynccontextmanager
-async def visit(family, page, seed=1):
-    env = family.make(task(page, seed))
-    try:
-        yield env, await env.start()
-    finally:
-        await env.close()
-
-
-async def act(env, *actions):
-    step = None
-    for said in actions:
-        step = await env.step("agent", Message(Role.ASSISTANT, said))
-    return step
-
-
-async def solve(family, page, seed):
-    async with visit(family, page, seed) as (env, _):
-        for _ in range(50):
-            step = await act(env, await env.expert())
-            if step.done:
-                return step.rewards["agent"], step.success
-    return None
 
 
 @pytest.mark.parametrize("page", sorted(EXPERTS))
@@ -332,123 +292,3 @@ async def test_choices_cover_the_clicks(family):
         assert "click Submit" in seen.choices
         step = await act(env, next(said for said in seen.choices if said.startswith("select ")))
         assert "click Submit" in step.observation.choices
-
-
-async def test_no_request_leaves_the_machine(family):
-    chromium = family._shared.chromium
-    tab, asked = await chromium.acquire(""), []
-    tab.page.on("request", lambda request: asked.append(request.url))
-    for page in ("order-food", "email-inbox", "text-editor", "click-pie"):
-        await tab.page.goto(f"{chromium.server.url}/miniwob/{page}.html")
-    with pytest.raises(chromium.errors):
-        await tab.page.evaluate("fetch('http://example.org/')")
-    tab.reusable = False
-    chromium.release(tab)
-    assert len(asked) > 10
-    assert [url for url in asked if not url.startswith((chromium.server.url, "data:"))] == []
-
-
-async def test_a_task_page_that_can_be_reset_is_loaded_once_in_a_context():
-    async with world(contexts=1) as family:
-        loaded: list[str] = []
-        for page in ("login-user", "click-option", "login-user", "book-flight", "login-user", "book-flight"):
-            async with visit(family, page) as (env, _):
-                if not loaded:
-                    env._tab.context.on("request", lambda request: loaded.append(request.url.rpartition("/")[2]))
-                    loaded.append("login-user.html")
-                context = env._tab.context
-            assert await solve(family, page, 3) == (1.0, True)
-        pages = [name for name in loaded if name.endswith(".html")]
-        assert pages == ["login-user.html", "click-option.html", *["book-flight.html"] * 4]
-        assert len(context.pages) == 3  # the first, and one for each of the two
-
-
-async def test_contexts_bound_the_episodes_and_cancelling_leaks_none():
-    async with world(contexts=2) as family:
-        first, second, third = (family.make(task("click-test", seed)) for seed in range(3))
-        await first.start()
-        await second.start()
-        waiting = asyncio.ensure_future(third.start())
-        await asyncio.sleep(0.05)
-        assert not waiting.done()
-        waiting.cancel()
-        with suppress(asyncio.CancelledError):
-            await waiting
-        await third.close()
-        await first.close()
-        for delay in (0, 1, 5, 20):  # cancelled while starting, at different points
-            env = family.make(task("login-user", 5))
-            starting = asyncio.ensure_future(env.start())
-            await asyncio.sleep(delay / 1000)
-            starting.cancel()
-            with suppress(asyncio.CancelledError):
-                await starting
-            await env.close()
-        playing = asyncio.ensure_future(act(second, "click Click Me!"))
-        await asyncio.sleep(0.001)
-        playing.cancel()
-        with suppress(asyncio.CancelledError):
-            await playing
-        await second.close()
-        assert family._shared.chromium._slots._value == 2
-        assert await asyncio.gather(*[solve(family, "login-user", seed) for seed in range(4)]) == [(1.0, True)] * 4
-
-
-def children():
-    found = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it ended meanwhile
-            if int(stat.read_text().rsplit(")", 1)[1].split()[1]) == getpid():
-                found.add(int(stat.parent.name))
-    return found
-
-
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
-@pytest.mark.parametrize("after_s", [0.0, 0.05, 0.3, 0.8])
-async def test_a_world_that_is_given_up_while_it_opens_leaves_no_browser(after_s):
-    before, world_of_its_own = children(), MiniWoB(pages=("click-test",))
-    opening = asyncio.ensure_future(world_of_its_own.open())
-    await asyncio.sleep(after_s)
-    opening.cancel()
-    with suppress(asyncio.CancelledError):
-        await opening
-    await world_of_its_own.close()
-    assert children() <= before
-
-
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
-async def test_a_close_that_is_given_up_goes_on():
-    before, world_of_its_own = children(), MiniWoB(pages=("click-test",))
-    await world_of_its_own.open()
-    closing = asyncio.ensure_future(world_of_its_own.close())
-    await asyncio.sleep(0)
-    closing.cancel()
-    with suppress(asyncio.CancelledError):
-        await closing
-    for _ in range(2_000):
-        if children() <= before:
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError("Chromium is still there after 100 s")
-
-
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
-@pytest.mark.parametrize("what", ["browser", "driver"])
-async def test_a_crash_is_not_the_agents_fault_and_the_next_episode_works(what):
-    before = children()
-    async with world(contexts=1) as family:
-        async with visit(family, "click-test") as (env, _):
-            if what == "driver":
-                for pid in children() - before:
-                    kill(pid, SIGKILL)
-            else:
-                gone = asyncio.Event()
-                env._tab.browser.on("disconnected", lambda _: gone.set())
-                session = await env._tab.context.new_cdp_session(env._tab.page)
-                crashing = asyncio.ensure_future(session.send("Browser.crash"))
-                await asyncio.wait_for(gone.wait(), 100)
-                crashing.cancel()
-                await asyncio.gather(crashing, return_exceptions=True)
-            with pytest.raises(InfrastructureError):
-                await act(env, "click Click Me!")
-        assert await solve(family, "click-test", 2) == (1.0, True)

@@ -38,9 +38,9 @@ class LoadedPage(NamedTuple):
 class Tab:
     """One context with its pages; `page` is the one that is shown, `reusable` says whether it may be used again.
 
-    Each task page that is reset instead of loaded again has a page of its own, which stays: a load takes three times as
-    long as a reset. All others are loaded in the context's first page. `tainted` is set for good by whatever a page
-    opens (a page, a worker), and `crashed` by the end of a renderer.
+    Each task page that is reset instead of loaded again has a page of its own, which stays: a load takes several
+    times as long as a reset. All others are loaded in the context's first page. `tainted` is set for good by whatever a
+    page opens (a page, a worker), and `crashed` by the end of a renderer.
     """
 
     context: BrowserContext
