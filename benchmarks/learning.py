@@ -11,8 +11,9 @@ half: the best of several evaluations looks better than it is. A killed benchmar
 
 Seeds 10 to 19 are for reporting alone: what is tuned is tuned on others. Of each seed the result has success in every
 evaluation, overall and by tag; `fall`, by how many points the mean of the last five training steps is below that of the
-best five in a row, of the last stage that plays; and `worse`, the tags whose success in the end is below that after the
-stage `warmup` by more than the interval of either.
+best five in a row, of the last stage that plays; `worse`, the tags whose success in the end is below that after the
+stage `warmup` by more than the interval of either; and `diagnosed`, what the diagnosis says of the run, which should be
+nothing where it learns.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from machine import RESULTS, commit, write
 
 from sojourn.config import toml
 from sojourn.record import metrics
+from sojourn.record.diagnosis import findings
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.record.run_status import State, read_status
 from sojourn.record.run_weights import find_weights
@@ -94,12 +97,15 @@ def measured(run: Path) -> dict[str, Any]:
     played = [line for line in lines if "success" in line.values]
     played = [line for line in played if line.stage == played[-1].stage]
     success = [line.values["success"] for line in played]
+    with EpisodeStore(run) as store:
+        diagnosed = [finding.name for finding in findings(store, lines)]
     return {
         "evaluations": [{"name": one["name"], **outcome(one["summary"])} for one in RunFolder.read(run).evaluations()],
         "best": find_weights(run, "").name,
         "training": [round(value, 4) for value in success],
         "fall": fall(success),
         "no_signal": round(float(np.mean([line.values["zero_signal"] for line in played])), 4) if played else None,
+        "diagnosed": diagnosed,
         "seconds": round(sum(line.values["seconds_step"] for line in lines)),
     }
 
@@ -133,6 +139,7 @@ def summary(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         "last": interval([of["evaluations"][-1]["success"][0] for of in runs.values()]),
         "fall": interval(falls) if falls else None,
         "worse": {seed: tags for seed, of in runs.items() if (tags := worse(of))},
+        "diagnosed": {seed: of["diagnosed"] for seed, of in runs.items() if of["diagnosed"]},
         "seconds": interval([of["seconds"] for of in runs.values()]),
     }
 

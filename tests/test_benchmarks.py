@@ -176,11 +176,18 @@ def test_what_is_worse_after_training_is_named():
     cloned = evaluation("warmup", fell=[0.8, 0.7, 0.9], noise=[0.5, 0.3, 0.7], rose=[0.1, 0.0, 0.3])
     final = evaluation("final", fell=[0.2, 0.1, 0.3], noise=[0.4, 0.2, 0.6], rose=[0.9, 0.8, 1.0], new=[0.0, 0.0, 0.1])
     runs = {
-        "10": {"evaluations": [cloned, final], "final": final, "fall": 0.1, "seconds": 10},
-        "11": {"evaluations": [cloned], "final": {**cloned, "success": [0.9, 0.8, 1.0]}, "fall": 0.3, "seconds": 30},
+        "10": {"evaluations": [cloned, final], "final": final, "fall": 0.1, "seconds": 10, "diagnosed": ["collapsed"]},
+        "11": {
+            "evaluations": [cloned],
+            "final": {**cloned, "success": [0.9, 0.8, 1.0]},
+            "fall": 0.3,
+            "seconds": 30,
+            "diagnosed": [],
+        },
     }
     over = learning.summary(runs)
     assert over["worse"] == {"10": ["fell"]}
+    assert over["diagnosed"] == {"10": ["collapsed"]}
     assert (over["final"][0], over["worst"], over["fall"][0], over["seconds"][0]) == (0.7, 0.5, 0.2, 20.0)
 
 
