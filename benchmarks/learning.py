@@ -3,13 +3,15 @@
     python benchmarks/learning.py toy                                 # seeds 10 to 19, into `results`
     python benchmarks/learning.py toy --seeds 0,1,2                   # into the work folder
     python benchmarks/learning.py toy --seeds 0,1,2 --name longer --with stages.rl.steps=60   # an ablation
+    python benchmarks/learning.py miniwob --name fp32 --with model.dtype=fp32   # a variant, reported as well
     python benchmarks/learning.py toy --dry
 
 Every training is `sojourn train recipes/NAME/train.toml seed=S`, a process of its own on one thread. Then the weights
 that the run's name means, those of its best evaluation, play anew, on twice as many tasks, of which the run evaluated
 half: the best of several evaluations looks better than it is. A killed benchmark goes on where it was, in `--folder`.
 
-Seeds 10 to 19 are for reporting alone: what is tuned is tuned on others. Of each seed the result has success in every
+Seeds 10 to 19 are for reporting alone: what is tuned is tuned on others. The curve of all seeds goes beside the
+figures, that of a recipe as it is into its folder. Of each seed the result has success in every
 evaluation, overall and by tag; `fall`, by how many points the mean of the last five training steps is below that of the
 best five in a row, of the last stage that plays; `worse`, the tags whose success in the end is below that after the
 stage `warmup` by more than the interval of either; and `diagnosed`, what the diagnosis says of the run, which should be
@@ -32,6 +34,7 @@ from bakeoff import HERE, attempted, execute, interval, shown
 from machine import RESULTS, commit, write
 
 from sojourn.config import toml
+from sojourn.plot import curve
 from sojourn.record import metrics
 from sojourn.record.diagnosis import findings
 from sojourn.record.episodes.store import EpisodeStore
@@ -67,17 +70,24 @@ class Training(NamedTuple):
     def path(self) -> Path:
         return HERE.parent / "recipes" / self.recipe / "train.toml"
 
+    def place(self, folder: Path) -> Path:
+        """Returns where its figures and its run are."""
+        return folder / self.recipe / self.name / f"seed-{self.seed}"
+
+    def run(self, folder: Path) -> Path:
+        return self.place(folder) / f"{self.recipe}-{self.seed}"
+
 
 def trained(training: Training, folder: Path) -> dict[str, Any]:
     """Returns the figures of a training: those that are there, else made now, from where it was stopped."""
-    place = folder / training.recipe / training.name / f"seed-{training.seed}"
+    place = training.place(folder)
     wanted = json.loads(json.dumps(resolve(toml.read(training.path, training.settings)).table))
     if (place / FIGURES).exists():
         found = json.loads((place / FIGURES).read_text())
         if found["recipe"] == wanted:
             return found
         raise RuntimeError(f"{place} has figures of another recipe: give the ablation another --name, or remove it")
-    run = place / "run"
+    run = training.run(folder)
     begun = (run / "config.toml").exists()
     if begun and json.loads(json.dumps(RunFolder.read(run).config)) != wanted:
         raise RuntimeError(f"{run} is of another recipe: give the ablation another --name, or remove it")
@@ -184,9 +194,12 @@ def main(given: Sequence[str]) -> None:
     figures = {"overrides": options.overrides, "summary": summary(runs), **found}
     over = figures["summary"]
     print(f"{options.recipe}, {options.name}, {over['seeds']} seeds: {shown(over['final'])}, worst {over['worst']:.1%}")
-    reported = options.name == "recipe" and options.seeds == list(SEEDS)
-    name = f"learning_{options.recipe}" + ("" if reported else f"_{options.name}")
+    as_it_is, reported = options.name == "recipe", options.seeds == list(SEEDS)
+    name = f"learning_{options.recipe}" + ("" if as_it_is else f"_{options.name}")
     print(write(name, figures, folder=RESULTS if reported else folder))
+    picture = trainings[0].path.with_name("curve.png") if as_it_is and reported else folder / f"{name}.png"
+    curve([t.run(folder) for t in trainings if str(t.seed) in runs], picture)
+    print(picture)
 
 
 if __name__ == "__main__":

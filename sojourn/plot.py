@@ -57,9 +57,10 @@ def curve(run_folders: Sequence[Path], out: Path) -> None:
     """Draws success over training, and evaluations with their 95% intervals, to a PNG.
 
     Panels below show entropy, KL, and the error of a critic and of streams that learn, on data that they have not
-    learnt from yet. Several folders are seeds of one recipe: each gets a thin line, their mean a thick one, and
-    evaluations a t interval over seeds. A stage is drawn if it has a loss; an evaluation is at the start of its stage
-    plus the steps done in it. Raises RecordError if `out` is no PNG or cannot be written; then the file is unchanged.
+    learnt from yet. Several folders are seeds of one recipe: a line is their mean, in a band from the lowest to the
+    highest seed, and evaluations have a t interval over seeds. A stage is drawn if it has a loss; an evaluation is at
+    the start of its stage plus the steps done in it. Raises RecordError if `out` is no PNG or cannot be written; then
+    the file is unchanged.
     """
     new_figure = figure_class(out)
     _require_seeds([RunFolder.read(Path(folder)) for folder in run_folders])
@@ -244,22 +245,21 @@ def draw_lines(
     label: str | None = None,
     colour: str = TRAINING,
 ) -> None:
-    """Draws a smoothed line per run and stage, and for several runs their mean."""
+    """Draws a smoothed line per stage: of one run, or the mean of several, in a band from the lowest to the highest."""
     at: dict[float, list[float]] = defaultdict(list)
     for series in all_series:
         for part in _by_stage(series, starts):
-            y = smooth(part.y)
-            for x, value in zip(part.x, y, strict=True):
+            for x, value in zip(part.x, smooth(part.y), strict=True):
                 at[float(x)].append(float(value))
-            if len(all_series) > 1:
-                panel.plot(part.x, y, color=colour, lw=0.7, alpha=0.5)
-    if not at:
-        return
     xs = np.array(sorted(at))
-    means = np.array([np.mean(at[x]) for x in xs], dtype=np.float64)
-    for number, part in enumerate(_by_stage(Series(xs, means), starts)):
+    mean, low, high = (
+        _by_stage(Series(xs, np.array([of(at[x]) for x in xs], dtype=np.float64)), starts) for of in (np.mean, min, max)
+    )
+    for number, (part, lowest, highest) in enumerate(zip(mean, low, high, strict=True)):
         text = f"mean of {len(all_series)} seeds, {label}" if len(all_series) > 1 else label
         panel.plot(part.x, part.y, color=colour, lw=1.8, label=text if label and not number else None)
+        if len(all_series) > 1:
+            panel.fill_between(part.x, lowest.y, highest.y, color=colour, alpha=0.2, lw=0)
 
 
 def _by_stage(series: Series, starts: Mapping[str, int]) -> list[Series]:

@@ -33,8 +33,8 @@ def draw(run_folders: Sequence[Path], out: Path) -> None:
     """Draws the curves of runs to a PNG: as `plot.curve` does where all are seeds of one recipe, else success and
     entropy with a colour for each recipe.
 
-    Of a recipe with several seeds each run gets a thin line, and their mean a thick one. Evaluations are diamonds: the
-    mean over the seeds. A stage is drawn after the one before it; the longest seed of a recipe counts.
+    Of a recipe with several seeds a line is their mean, in a band from the lowest to the highest. Evaluations are
+    diamonds: the mean over the seeds. A stage is drawn after the one before it; the longest seed of a recipe counts.
     Raises RecordError for more recipes than colours, and as `plot.curve` does.
     """
     recipes = by_recipe([Path(folder) for folder in run_folders])

@@ -61,6 +61,17 @@ def test_a_png_is_drawn(tmp_path: Path, seeds: int):
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_seeds_are_a_mean_in_a_band_from_the_lowest_to_the_highest():
+    from matplotlib.figure import Figure
+
+    panel = Figure().subplots()
+    x, y = np.arange(9.0), np.array([0.2, 0.4, 0.9])
+    plot.draw_lines(panel, [plot.Series(x, np.full(9, value)) for value in y], {"rl": 0})
+    [line], [band] = panel.lines, panel.collections
+    assert np.allclose(line.get_ydata(), y.mean())
+    assert {round(value, 6) for value in band.get_paths()[0].vertices[:, 1]} == {0.2, 0.9}
+
+
 def test_what_learns_beside_the_policy_has_a_panel():
     assert list(plot._lower_names({"entropy", "kl", "loss"})) == ["entropy", "kl"]
     seen = {"drift", "explained_variance", "value_error", "progress_error", "curiosity_error", "success"}
