@@ -35,7 +35,21 @@ def test_shuffle_draws_every_task_once_per_pass_in_an_order_of_the_seed():
     assert {Shuffle(max_tasks=3).bind(TASKS, seed=1).draw(s).seed for s in range(9)} == {0, 1, 2}
 
 
-@pytest.mark.parametrize("curriculum", [Cycle(), Shuffle()])
+def test_blocks_of_tasks_are_shuffled_as_wholes():
+    """Of 10 tasks in blocks of 3 the last block has 1."""
+    curriculum = Shuffle(block=3).bind(TASKS, seed=2)
+    order = [curriculum.draw(slot).seed for slot in range(10)]
+    starts = [n for n, seed in enumerate(order) if seed % 3 == 0]
+    assert sorted(order) == list(range(10))
+    assert order != sorted(order)
+    assert len(starts) == 4
+    for at in starts:
+        block = range(order[at], min(order[at] + 3, 10))
+        assert order[at : at + len(block)] == list(block)
+    assert order != [curriculum.draw(slot).seed for slot in range(10, 20)]
+
+
+@pytest.mark.parametrize("curriculum", [Cycle(), Shuffle(), Shuffle(block=3)])
 @pytest.mark.parametrize(
     ("count", "width", "redraws"), [(16, 4, 3), (17, 2, 7), (100, 3, 29), (101, 3, 29), (256, 8, 29)]
 )
@@ -48,7 +62,7 @@ def test_no_slot_or_redraw_of_a_step_plays_the_task_of_another(curriculum, count
         assert len(set(drawn)) == width * (redraws + 1)
 
 
-@pytest.mark.parametrize("curriculum", [Cycle(), Shuffle()])
+@pytest.mark.parametrize("curriculum", [Cycle(), Shuffle(), Shuffle(block=3)])
 @pytest.mark.parametrize("count", [1, 2, 3, 10, 31, 33, 100])
 def test_a_slot_plays_every_task_once_before_it_plays_one_again(curriculum, count):
     bound = curriculum.bind(Generated(lambda index: Task("made", {}, index, "train"), count), seed=3)
