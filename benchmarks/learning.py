@@ -88,18 +88,24 @@ def trained(training: Training, folder: Path) -> dict[str, Any]:
             return found
         raise RuntimeError(f"{place} has figures of another recipe: give the ablation another --name, or remove it")
     run = training.run(folder)
-    begun = (run / "config.toml").exists()
-    if begun and json.loads(json.dumps(RunFolder.read(run).config)) != wanted:
-        raise RuntimeError(f"{run} is of another recipe: give the ablation another --name, or remove it")
-    if not begun:
-        execute([sys.executable, "-m", "sojourn", "train", str(training.path), *training.settings, "--out", str(run)])
-    elif read_status(run).state is not State.FINISHED:
-        execute([sys.executable, "-m", "sojourn", "train", str(run), "--resume"])
+    finish(training.path, training.settings, run)
     final = json.loads(execute([sys.executable, "-c", EVALUATE, str(run)]).splitlines()[-1])
     figures = {**measured(run), "final": outcome(final), "commit": commit(), "recipe": wanted}
     (place / FIGURES).write_text(json.dumps(figures))
     print(f"{training.name}, seed {training.seed}: {figures['final']['success'][0]:.1%}", file=sys.stderr, flush=True)
     return figures
+
+
+def finish(path: Path, settings: Sequence[str], run: Path) -> None:
+    """Trains a recipe into `run`, from where it was stopped; nothing where it has ended."""
+    wanted = json.loads(json.dumps(resolve(toml.read(path, settings)).table))
+    begun = (run / "config.toml").exists()
+    if begun and json.loads(json.dumps(RunFolder.read(run).config)) != wanted:
+        raise RuntimeError(f"{run} is of another recipe: remove it, or name an ablation otherwise by --name")
+    if not begun:
+        execute([sys.executable, "-m", "sojourn", "train", str(path), *settings, "--out", str(run)])
+    elif read_status(run).state is not State.FINISHED:
+        execute([sys.executable, "-m", "sojourn", "train", str(run), "--resume"])
 
 
 def measured(run: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import credit_plot
 import experience
 import keydoor
 import learning
+import miniwob_all
 from bakeoff import WARMUP, Job
 from credit import BASE, CREDIT, METHODS, SEEDS
 
@@ -196,3 +197,23 @@ def test_how_far_training_fell_is_of_steps_in_a_row():
     assert learning.fall([0, 1, 1, 1, 1, 1, 0, 0]) == 0.4
     assert learning.fall([0, 0.2, 0.4, 0.6, 0.8]) == 0.0
     assert learning.fall([1.0] * 4) is None
+
+
+def test_success_over_the_pages_of_miniwob_is_of_each_set_of_pages():
+    solved = {"click-button", "tic-tac-toe", "drag-box"}  # of the published 56 two, with an expert two
+    pages = {page: float(page in solved) for page in miniwob_all.page_names()}
+    over = miniwob_all.over(pages)
+    assert over == {
+        "all": round(3 / 130, 4),
+        "with_expert": round(2 / 101, 4),
+        "without_expert": round(1 / 29, 4),
+        "published": round(2 / 56, 4),
+    }
+    nothing = dict.fromkeys(pages, 0.0)
+    found = miniwob_all.summary({"0": {"cloned": {"pages": nothing}, "trained": {"pages": pages}}})
+    assert (found["cloned"]["sets"]["all"][0], found["trained"]["sets"]["all"][0]) == (0, over["all"])
+
+
+def test_the_recipes_of_all_pages_of_miniwob_can_be_built(capsys):
+    miniwob_all.main(["--dry"])
+    assert len(capsys.readouterr().out.splitlines()) == 2

@@ -203,6 +203,7 @@ def test_pages_are_chosen_by_family_too():
     assert set(listed) >= set(page_names())
     assert MiniWoB(pages=("search", "click-test", "click-test")).pages == ("phone-book", "search-engine", "click-test")
     assert len(MiniWoB(pages=("experts",)).pages) == len(EXPERTS) >= 100
+    assert len(MiniWoB(pages=("published",)).pages) == 56
     assert MiniWoB(pages=("email",)).tasks("train")[0].tags == ("email-inbox", "email")
     assert family_of("a-page-of-tomorrow") == "other"
 

@@ -42,17 +42,17 @@ class MiniWoB:
     """MiniWoB++ pages in Chromium, round-robin: task i is page i % len(pages), and its seed decides what is asked.
 
     `pages` are names of pages and of families of them (`FAMILIES`: "email", "drag", ...), or "experts": those with an
-    expert policy. `observation`: "text" (a line per element), "aria" (the accessibility tree), "dom" (the page's own
-    DOM reading) or "screenshot" (no text). `refs`: elements are called by "name" or by "number"; the DOM has numbers
-    only, and the tree and the screenshot have none. `marks` draws the numbers and boxes of the elements into the
-    screenshot, so that `click 7` works there too (set of marks: Yang et al. 2023, arXiv:2310.11441; theirs come from a
-    segmentation of the image, ours from the page). `turns` is the largest number of actions; an episode that reaches it
-    ends with reward 0. `contexts` bounds the number of concurrent episodes; more have to wait. `choices` offers every
-    click and select as a choice (nothing can be typed then). `filler` also shows plain text that is known to be random
-    words. `longest` truncates an observation, in characters. A few pages do not vary with the seed (click-dialog,
-    simon-says, ...), and the pages' generator treats a seed with repeated digits (22, 222) like the digit alone (2).
-    Chromium draws a few edge pixels of a screenshot differently from time to time; all other observations are the same
-    in every run.
+    expert policy, or "published": the 56 over which results of others are published. `observation`: "text" (a line
+    per element), "aria" (the accessibility tree), "dom" (the page's own DOM reading) or "screenshot" (no text).
+    `refs`: elements are called by "name" or by "number"; the DOM has numbers only, and the tree and the screenshot
+    have none. `marks` draws the numbers and boxes of the elements into the screenshot, so that `click 7` works there
+    too (set of marks: Yang et al. 2023, arXiv:2310.11441; theirs come from a segmentation of the image, ours from the
+    page). `turns` is the largest number of actions; an episode that reaches it ends with reward 0. `contexts` bounds
+    the number of concurrent episodes; more have to wait. `choices` offers every click and select as a choice (nothing
+    can be typed then). `filler` also shows plain text that is known to be random words. `longest` truncates an
+    observation, in characters. A few pages do not vary with the seed (click-dialog, simon-says, ...), and the pages'
+    generator treats a seed with repeated digits (22, 222) like the digit alone (2). Chromium draws a few edge pixels
+    of a screenshot differently from time to time; all other observations are the same in every run.
     """
 
     about: ClassVar[About] = About(

@@ -1,0 +1,115 @@
+"""One model on all pages of MiniWoB++: success per page after cloning and after RL, on held-out tasks, over seeds.
+
+    python benchmarks/miniwob_all.py                  # hours; a killed one goes on where it was, in `--folder`
+    python benchmarks/miniwob_all.py --seeds 0 --dry
+
+Of each seed it trains `recipes/miniwob_all/clone.toml`, then `train.toml` from these weights; the weights that each
+run's name means then play `PLAYS` held-out tasks of every page anew, at temperature 1. Means are over pages: over all
+of them, over those with an expert and those without, and over the 56 on which results of others are published (Gur et
+al. 2022, arXiv:2210.03945).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from bakeoff import HERE, attempted, execute, interval, shown
+from learning import finish, measured
+from machine import commit, write
+
+from sojourn.config import toml
+from sojourn.train.resolve import resolve
+from sojourn_worlds.miniwob.experts import EXPERTS
+from sojourn_worlds.miniwob.facts import PUBLISHED, page_names
+
+SEEDS = (0, 1, 2)
+PLAYS = 10  # of each page
+RECIPES = {"cloned": "clone.toml", "trained": "train.toml"}
+FIGURES = "figures.json"
+EVALUATE = f"""
+import json, sys, sojourn
+settings = {{"env.pages": ["all"], "evaluation.tasks": {PLAYS} * {len(page_names())}}}
+print(json.dumps(sojourn.evaluate(sys.argv[1], progress=False, **settings).to_json()))
+"""
+
+
+def recipe(name: str) -> Path:
+    return HERE.parent / "recipes" / "miniwob_all" / RECIPES[name]
+
+
+def settings(name: str, seed: int, cloned: Path) -> list[str]:
+    return [f"seed={seed}", *([f"model.weights={cloned}"] if name == "trained" else [])]
+
+
+def trained(seed: int, folder: Path) -> dict[str, Any]:
+    """Returns the figures of a seed, of what was cloned and of what was trained; makes what is not there yet."""
+    figures: dict[str, Any] = {}
+    for name in RECIPES:
+        place = folder / f"seed-{seed}" / name
+        run = place / f"miniwob-all-{name}-{seed}"
+        if not (place / FIGURES).exists():
+            finish(recipe(name), settings(name, seed, folder / f"seed-{seed}" / "cloned" / run.name), run)
+            summary = json.loads(execute([sys.executable, "-c", EVALUATE, str(run)]).splitlines()[-1])
+            pages = {page: round(summary["tags"][page]["success"]["mean"], 4) for page in page_names()}
+            (place / FIGURES).write_text(json.dumps({"pages": pages, **measured(run), "commit": commit()}))
+        figures[name] = json.loads((place / FIGURES).read_text())
+        print(f"seed {seed}, {name}: {over(figures[name]['pages'])}", file=sys.stderr, flush=True)
+    return figures
+
+
+def over(pages: Mapping[str, float]) -> dict[str, float]:
+    """Returns the mean success over several sets of pages."""
+    without = [page for page in pages if page not in EXPERTS]
+    sets = {"all": list(pages), "with_expert": list(EXPERTS), "without_expert": without, "published": PUBLISHED}
+    return {name: round(float(np.mean([pages[page] for page in own])), 4) for name, own in sets.items()}
+
+
+def summary(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the means over seeds with their intervals, of each set of pages and of each page."""
+    found: dict[str, Any] = {}
+    for name in RECIPES:
+        pages = [of[name]["pages"] for of in runs.values()]
+        means = [over(own) for own in pages]
+        found[name] = {
+            "sets": {key: interval([one[key] for one in means]) for key in means[0]},
+            "pages": {page: round(float(np.mean([own[page] for own in pages])), 4) for page in pages[0]},
+        }
+    return found
+
+
+def main(given: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seeds", type=lambda text: [int(s) for s in text.split(",")], default=list(SEEDS))
+    parser.add_argument("--workers", type=int, default=2, help="trainings at once, of one thread each")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "sojourn-miniwob-all")
+    parser.add_argument("--dry", action="store_true", help="build the recipes, run nothing")
+    options = parser.parse_args(given)
+    if options.dry:
+        for name in RECIPES:
+            resolve(toml.read(recipe(name), [f"seed={options.seeds[0]}"]))
+            print(f"{RECIPES[name]} can be built")
+        return
+    options.folder.mkdir(parents=True, exist_ok=True)
+    folder = options.folder.resolve()
+    with ThreadPoolExecutor(options.workers) as pool:
+        done = list(pool.map(lambda seed: attempted(lambda: trained(seed, folder), f"seed {seed}"), options.seeds))
+    runs = {str(seed): of for seed, of in zip(options.seeds, done, strict=True) if of is not None}
+    if not runs:
+        sys.exit("no training ended well")
+    found = summary(runs)
+    for name in RECIPES:
+        print(name, {key: shown(value) for key, value in found[name]["sets"].items()})
+    reported = options.seeds == list(SEEDS)
+    print(write("miniwob_all", {"summary": found, "runs": runs}, **({} if reported else {"folder": folder})))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
