@@ -148,7 +148,7 @@ SHORT = ["stages.warmup.steps=1", "stages.rl.steps=6", "stages.rl.groups.width=1
 
 
 def test_a_recipe_is_trained_once_and_its_weights_play_anew(tmp_path, capsys):
-    words = ["toy", "--seeds", "0", "--name", "short", "--with", *SHORT, "--folder", str(tmp_path), "--workers", "1"]
+    words = ["toy", "--seeds", "0", "--name", "short", "--with", *SHORT, "--keep", "--folder", str(tmp_path)]
     learning.main(words)
     place = tmp_path / "toy" / "short" / "seed-0"
     made_at = (place / learning.FIGURES).stat().st_mtime_ns
@@ -161,11 +161,13 @@ def test_a_recipe_is_trained_once_and_its_weights_play_anew(tmp_path, capsys):
     learning.main(words)
     assert (place / learning.FIGURES).stat().st_mtime_ns == made_at
     (place / learning.FIGURES).unlink()  # as where it was killed before the weights played anew
-    learning.main(words)
+    assert (place / "toy-0" / "checkpoints").exists()
+    learning.main([word for word in words if word != "--keep"])
+    assert not (place / "toy-0" / "checkpoints").exists()
     again = json.loads((place / learning.FIGURES).read_text())
     assert (again["training"], again["final"]) == (own["training"], own["final"])
     with pytest.raises(SystemExit, match="no training ended well"):
-        learning.main([*words[:-2], "--with", *SHORT[1:]])  # is another recipe of the same name
+        learning.main([*words, "--with", *SHORT[1:]])  # is another recipe of the same name
     assert "figures of another recipe" in capsys.readouterr().err
 
 
