@@ -223,8 +223,7 @@ def _collapsed(evidence: Evidence) -> Finding | None:
     if fall is None and best.success.low < last.success.high + GAIN:
         return None
     tasks = f" ({fall.tasks})" if fall is not None else ""
-    named = best.name if best not in own else ""  # the weights at the end of a stage stay, others may be gone
-    weights = f"RUN@{named}" if named else "weights of before"
+    weights = "RUN@best" if best in own else f"RUN@{best.name}"
     return Finding(
         "collapsed",
         f"success fell from {best.success.percent} in the evaluation '{best.name}' to {last.success.percent} in "

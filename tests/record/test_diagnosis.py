@@ -206,6 +206,8 @@ def test_a_collapse_is_told_apart_from_tasks_that_differ(successes: list[int], s
     found_here = diagnose(Evidence("rl", steps, evaluations=evaluations))
     collapsed = [finding for finding in found_here if finding.name == "collapsed"]
     assert [finding.cause for finding in collapsed] == [said] * bool(said)
+    weights = "RUN@best" if "'rl-10'" in said else "RUN@warmup"
+    assert all(finding.remedy.endswith(f"begin again from {weights}") for finding in collapsed)
     assert not said or len(found_here) == 1
 
 
