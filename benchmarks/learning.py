@@ -83,14 +83,14 @@ class Training(NamedTuple):
 def trained(training: Training, folder: Path, *, keep: bool) -> dict[str, Any]:
     """Returns the figures of a training: those that are there, else made now, from where it was stopped."""
     place = training.place(folder)
-    wanted = json.loads(json.dumps(resolve(toml.read(training.path, training.settings)).table))
+    wanted = table(training.path, training.settings)
     if (place / FIGURES).exists():
         found = json.loads((place / FIGURES).read_text())
         if found["recipe"] == wanted:
             return found
         raise RuntimeError(f"{place} has figures of another recipe: give the ablation another --name, or remove it")
     run = training.run(folder)
-    finish(training.path, training.settings, run)
+    finish(training.path, training.settings, wanted, run)
     final = json.loads(execute([sys.executable, "-c", EVALUATE, str(run)]).splitlines()[-1])
     figures = {**measured(run), "final": outcome(final), "commit": commit(), "recipe": wanted}
     (place / FIGURES).write_text(json.dumps(figures))
@@ -100,9 +100,13 @@ def trained(training: Training, folder: Path, *, keep: bool) -> dict[str, Any]:
     return figures
 
 
-def finish(path: Path, settings: Sequence[str], run: Path) -> None:
-    """Trains a recipe into `run`, from where it was stopped; nothing where it has ended."""
-    wanted = json.loads(json.dumps(resolve(toml.read(path, settings)).table))
+def table(path: Path, settings: Sequence[str]) -> dict[str, Any]:
+    """Returns a recipe as a run's config has it, in the types of JSON."""
+    return json.loads(json.dumps(resolve(toml.read(path, settings)).table))
+
+
+def finish(path: Path, settings: Sequence[str], wanted: Mapping[str, Any], run: Path) -> None:
+    """Trains a recipe, whose table is `wanted`, into `run`, from where it was stopped; nothing where it has ended."""
     begun = (run / "config.toml").exists()
     if begun and json.loads(json.dumps(RunFolder.read(run).config)) != wanted:
         raise RuntimeError(f"{run} is of another recipe: remove it, or name an ablation otherwise by --name")

@@ -22,11 +22,9 @@ from typing import Any
 
 import numpy as np
 from bakeoff import HERE, attempted, execute, interval, shown
-from learning import finish, measured
+from learning import finish, measured, table
 from machine import commit, write
 
-from sojourn.config import toml
-from sojourn.train.resolve import resolve
 from sojourn_worlds.miniwob.experts import EXPERTS
 from sojourn_worlds.miniwob.facts import PUBLISHED, page_names
 
@@ -45,24 +43,33 @@ def recipe(name: str) -> Path:
     return HERE.parent / "recipes" / "miniwob_all" / RECIPES[name]
 
 
-def settings(name: str, seed: int, cloned: Path) -> list[str]:
-    return [f"seed={seed}", *([f"model.weights={cloned}"] if name == "trained" else [])]
+def run_of(name: str, seed: int, folder: Path) -> Path:
+    return folder / f"seed-{seed}" / name / f"miniwob-all-{name}-{seed}"
+
+
+def settings(name: str, seed: int, folder: Path) -> list[str]:
+    weights = [f"model.weights={run_of('cloned', seed, folder)}"] if name == "trained" else []
+    return [f"seed={seed}", *weights]
 
 
 def trained(seed: int, folder: Path) -> dict[str, Any]:
     """Returns the figures of a seed, of what was cloned and of what was trained; makes what is not there yet."""
-    figures: dict[str, Any] = {}
-    for name in RECIPES:
-        place = folder / f"seed-{seed}" / name
-        run = place / f"miniwob-all-{name}-{seed}"
-        if not (place / FIGURES).exists():
-            finish(recipe(name), settings(name, seed, folder / f"seed-{seed}" / "cloned" / run.name), run)
-            summary = json.loads(execute([sys.executable, "-c", EVALUATE, str(run)]).splitlines()[-1])
-            pages = {page: round(summary["tags"][page]["success"]["mean"], 4) for page in page_names()}
-            (place / FIGURES).write_text(json.dumps({"pages": pages, **measured(run), "commit": commit()}))
-        figures[name] = json.loads((place / FIGURES).read_text())
-        print(f"seed {seed}, {name}: {over(figures[name]['pages'])}", file=sys.stderr, flush=True)
-    return figures
+    return {name: figures(name, seed, folder) for name in RECIPES}
+
+
+def figures(name: str, seed: int, folder: Path) -> dict[str, Any]:
+    run, own = run_of(name, seed, folder), settings(name, seed, folder)
+    wanted, path = table(recipe(name), own), run.with_name(FIGURES)
+    if not path.exists():
+        finish(recipe(name), own, wanted, run)
+        summary = json.loads(execute([sys.executable, "-c", EVALUATE, str(run)]).splitlines()[-1])
+        pages = {page: round(summary["tags"][page]["success"]["mean"], 4) for page in page_names()}
+        path.write_text(json.dumps({"pages": pages, **measured(run), "commit": commit(), "recipe": wanted}))
+    found = json.loads(path.read_text())
+    if found.pop("recipe") != wanted:
+        raise RuntimeError(f"{path} is of another recipe: remove its folder, or give another --folder")
+    print(f"seed {seed}, {name}: {over(found['pages'])}", file=sys.stderr, flush=True)
+    return found
 
 
 def over(pages: Mapping[str, float]) -> dict[str, float]:
@@ -94,7 +101,7 @@ def main(given: Sequence[str]) -> None:
     options = parser.parse_args(given)
     if options.dry:
         for name in RECIPES:
-            resolve(toml.read(recipe(name), [f"seed={options.seeds[0]}"]))
+            table(recipe(name), [f"seed={options.seeds[0]}"])
             print(f"{RECIPES[name]} can be built")
         return
     options.folder.mkdir(parents=True, exist_ok=True)

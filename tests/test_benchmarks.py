@@ -216,6 +216,24 @@ def test_success_over_the_pages_of_miniwob_is_of_each_set_of_pages():
     assert (found["cloned"]["sets"]["all"][0], found["trained"]["sets"]["all"][0]) == (0, over["all"])
 
 
+def test_what_plays_all_pages_of_miniwob_begins_with_what_was_cloned(tmp_path, monkeypatch):
+    began: list[tuple[str, ...]] = []
+    summary = {"tags": {page: {"success": {"mean": 0.5}} for page in miniwob_all.page_names()}}
+    monkeypatch.setattr(miniwob_all, "table", lambda path, settings: {"settings": list(settings)})
+    monkeypatch.setattr(miniwob_all, "finish", lambda path, settings, wanted, run: run.mkdir(parents=True))
+    monkeypatch.setattr(miniwob_all, "execute", lambda command: began.append(command) or json.dumps(summary))
+    monkeypatch.setattr(miniwob_all, "measured", lambda run: {})
+    for _ in range(2):  # the second time all is there
+        found = miniwob_all.trained(3, tmp_path)
+        assert found["trained"]["pages"] == dict.fromkeys(miniwob_all.page_names(), 0.5)
+    cloned, played = (Path(command[-1]) for command in began)
+    assert miniwob_all.settings("trained", 3, tmp_path) == ["seed=3", f"model.weights={cloned}"]
+    assert cloned.name != played.name
+    monkeypatch.setattr(miniwob_all, "table", lambda path, settings: {})
+    with pytest.raises(RuntimeError, match="is of another recipe"):
+        miniwob_all.trained(3, tmp_path)
+
+
 def test_the_recipes_of_all_pages_of_miniwob_can_be_built(capsys):
     miniwob_all.main(["--dry"])
     assert len(capsys.readouterr().out.splitlines()) == 2

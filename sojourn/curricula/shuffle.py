@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated
 
 import numpy as np
 
 from sojourn.config.fields import NONBLANK, Range
 from sojourn.curricula.cycle import redraw_offset
-from sojourn.types import Group, Score, Task
+from sojourn.types import Group, IntArray, Score, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +42,16 @@ class BoundShuffle:
 
     def draw(self, slot: int, redraw: int = 0) -> Task:
         pass_number, place = divmod(slot, self.count)
-        blocks = np.random.default_rng([self.seed, pass_number]).permutation(-(-self.count // self.block))
-        order = (blocks[:, None] * self.block + np.arange(self.block)).ravel()
-        order = order[order < self.count]  # the last block may be shorter
+        order = _order(self.seed, pass_number, self.count, self.block)
         return self.tasks[int(order[(place + redraw_offset(redraw, self.count)) % self.count])]
 
     def observe(self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> None:
         """Does nothing: the order does not depend on scores."""
+
+
+@lru_cache(maxsize=4)  # every draw of a pass reads it
+def _order(seed: int, pass_number: int, count: int, block: int) -> IntArray:
+    """Returns the numbers of the tasks (`count`,) in the order of a pass."""
+    blocks = np.random.default_rng([seed, pass_number]).permutation(-(-count // block))
+    order = (blocks[:, None] * block + np.arange(block)).ravel()
+    return order[order < count]  # the last block may be shorter
