@@ -13,10 +13,10 @@ The checkpoints of a training that has its figures are deleted, without `--keep`
 
 Seeds 10 to 19 are for reporting alone: what is tuned is tuned on others. The curve of all seeds goes beside the
 figures, that of a recipe as it is into its folder. Of each seed the result has success in every
-evaluation, overall and by tag; `fall`, by how many points the mean of the last five training steps is below that of the
-best five in a row, of the last stage that plays; `worse`, the tags whose success in the end is below that after the
-stage `warmup` by more than the interval of either; and `diagnosed`, what the diagnosis says of the run, which should be
-nothing where it learns.
+evaluation, overall and by tag; `fall`, by how many points the mean of the last five training steps is below that of
+the best five in a row, of the last stage that plays, where every kind of tasks counts alike; `worse`, the tags whose
+success in the end is below that after the stage `warmup` by more than the interval of either; and `diagnosed`, what
+the diagnosis says of the run, which should be nothing where it learns.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import json
 import shutil
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -123,23 +124,36 @@ def measured(run: Path) -> dict[str, Any]:
     success = [line.values["success"] for line in played]
     with EpisodeStore(run) as store:
         diagnosed = [finding.name for finding in findings(store, lines)]
+        plays = [(row.step, row.tags, row.success) for row in store.query(stage=played[-1].stage)] if played else []
     return {
         "evaluations": [{"name": one["name"], **outcome(one["summary"])} for one in RunFolder.read(run).evaluations()],
         "best": find_weights(run, "").name,
         "training": [round(value, 4) for value in success],
-        "fall": fall(success),
+        "fall": fall(plays),
         "no_signal": round(float(np.mean([line.values["zero_signal"] for line in played])), 4) if played else None,
         "diagnosed": diagnosed,
         "seconds": round(sum(line.values["seconds_step"] for line in lines)),
     }
 
 
-def fall(success: Sequence[float]) -> float | None:
-    """Returns by how much the mean of the last steps is below that of the best ones in a row; None for too few."""
-    if len(success) < WINDOW:
-        return None
-    means = np.convolve(success, np.ones(WINDOW) / WINDOW, "valid")
-    return round(float(means.max() - means[-1]), 4)
+def fall(plays: Sequence[tuple[int, Sequence[str], float | None]]) -> float | None:
+    """Returns by how much success in the last steps is below that of the best ones in a row; None for too few steps.
+
+    `plays` are step, tags and success of each episode, by step. In a window of steps every kind of tasks, those of the
+    same tags, counts alike, with its newest success before where the window has none of it: a curriculum that draws
+    more of what is hard would look like a fall.
+    """
+    steps = sorted({step for step, _, _ in plays})
+    newest: dict[Sequence[str], float] = {}
+    means: list[float] = []
+    for last in range(WINDOW - 1, len(steps)):
+        window, kinds = steps[last + 1 - WINDOW : last + 1], defaultdict[Sequence[str], list[float]](list)
+        for step, tags, success in plays:
+            if window[0] <= step <= window[-1] and success is not None:
+                kinds[tags].append(success)
+        newest |= {tags: float(np.mean(own)) for tags, own in kinds.items()}
+        means.append(float(np.mean(list(newest.values()))))
+    return round(max(means) - means[-1], 4) if means else None
 
 
 def outcome(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -194,11 +194,23 @@ def test_what_is_worse_after_training_is_named():
     assert (over["final"][0], over["worst"], over["fall"][0], over["seconds"][0]) == (0.7, 0.5, 0.2, 20.0)
 
 
+def plays(success, tags=("easy",)):
+    return [(step, tags, value) for step, value in enumerate(success)]
+
+
 def test_how_far_training_fell_is_of_steps_in_a_row():
     """Of 0 1 1 1 1 1 0 0 the best five are all 1, of the last five three are."""
-    assert learning.fall([0, 1, 1, 1, 1, 1, 0, 0]) == 0.4
-    assert learning.fall([0, 0.2, 0.4, 0.6, 0.8]) == 0.0
-    assert learning.fall([1.0] * 4) is None
+    assert learning.fall(plays([0, 1, 1, 1, 1, 1, 0, 0])) == 0.4
+    assert learning.fall(plays([0, 0.2, 0.4, 0.6, 0.8])) == 0.0
+    assert learning.fall(plays([1.0] * 4)) is None
+    assert learning.fall(plays([1.0, None, 1.0, 1.0, 0.5])) == 0.0  # an episode that failed says nothing
+
+
+def test_a_curriculum_that_draws_what_is_hard_is_not_a_fall():
+    """Easy tasks, always solved, are drawn in the first five steps, hard ones, never solved, from the fifth on."""
+    easy, hard = plays([1.0] * 5), [(step + 4, ("hard",), 0.0) for step in range(6)]
+    assert learning.fall([*easy, *hard]) == 0.0
+    assert learning.fall([*easy, *hard, (9, ("easy",), 0.0)]) == 0.5
 
 
 def test_success_over_the_pages_of_miniwob_is_of_each_set_of_pages():
