@@ -16,9 +16,11 @@ import experience
 import keydoor
 import learning
 import miniwob_all
+import prompted
 from bakeoff import WARMUP, Job
 from credit import BASE, CREDIT, METHODS, SEEDS
 
+from sojourn.envs.toy import Toy
 from sojourn.train.recipe import Recipe
 from sojourn.train.resolve import resolve
 
@@ -249,3 +251,22 @@ def test_what_plays_all_pages_of_miniwob_begins_with_what_was_cloned(tmp_path, m
 def test_the_recipes_of_all_pages_of_miniwob_can_be_built(capsys):
     miniwob_all.main(["--dry"])
     assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+async def test_worked_examples_are_what_the_expert_does():
+    family = Toy(rooms=2, side_rooms=0, decoys=0)
+    one = await prompted.worked(family, 1)
+    assert one == (await prompted.worked(family, 2)).partition("\n\nExample 2.")[0]
+    assert one.startswith("\n\nExample 1.\nUser: ")
+    assert one.count("\nYou: ") == one.count("User: ") > 1
+    assert await prompted.worked(family, 0) == ""
+
+
+def test_cells_differ_in_model_and_prompt_alone(capsys):
+    prompted.main(["toy", "--dry", "--examples", "0,2"])
+    assert len(capsys.readouterr().out.splitlines()) == 8
+    recipe = {"agent": {"name": "plain"}, "backend": {"name": "torch", "threads": 1}, "evaluation": {"tasks": 9}}
+    plain, shown = (prompted.cell(recipe, "tiny", text, 0.0) for text in ("", "Examples."))
+    assert plain["agent"] == shown["agent"]["base"] == {"name": "plain"}
+    assert plain["backend"] == {"name": "torch", "threads": 1, "max_context": prompted.CONTEXT}
+    assert {**shown, "agent": plain["agent"]} == plain

@@ -21,6 +21,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
     },
     "agent": {
         "plain": "sojourn.agents.plain:Plain",
+        "instructed": "sojourn.agents.instructed:Instructed",
         "return_conditioned": "sojourn.agents.return_conditioned:ReturnConditioned",
         "balance_conditioned": "sojourn.agents.balance_conditioned:BalanceConditioned",
     },

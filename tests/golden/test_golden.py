@@ -1,7 +1,9 @@
 """What short runs of every kind compute stays the same, bit for bit, however the code is laid out and said.
 
-Where a change is meant to change it, `python tests/golden/test_golden.py` records it anew in `digests.json`, and the
-change says why. That replaces what was recorded on a processor like this one; what others recorded is left.
+Where a change is meant to change it, `PYTHONPATH=tests python tests/golden/test_golden.py` records it anew in
+`digests.json`, and the change says why. That replaces what was recorded on a processor like this one; what others
+recorded is left. Where a generation of processors computes otherwise although its elementary functions are those of
+others, `--own` records what is of this generation alone.
 """
 
 import json
@@ -12,8 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import golden_runs
 import pytest
-import runs
 from trained_run import KILLED
 
 from sojourn.envs.chromium import find_chromium
@@ -25,8 +27,10 @@ KNOWN = json.loads(DIGESTS.read_text())  # by arithmetic, then by run
 
 def computed(*names: str) -> dict[str, Any]:
     """Returns the digests of runs by name, and under "arithmetic" what they were made with, in a process of its own."""
-    command = [sys.executable, str(Path(__file__).with_name("runs.py")), *names]
-    done = subprocess.run(command, env=runs.portable(), capture_output=True, text=True, check=False, cwd=runs.ROOT)
+    command = [sys.executable, str(Path(__file__).with_name("golden_runs.py")), *names]
+    done = subprocess.run(
+        command, env=golden_runs.portable(), capture_output=True, text=True, check=False, cwd=golden_runs.ROOT
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -36,53 +40,61 @@ def here() -> list[str]:
     try:
         find_chromium()
     except ConfigError:
-        return [name for name in runs.RUNS if name != "miniwob"]
-    return list(runs.RUNS)
+        return [name for name in golden_runs.RUNS if name != "miniwob"]
+    return list(golden_runs.RUNS)
 
 
 def recorded(name: str, arithmetic: str) -> dict[str, str]:
     """Returns the digests of a run that were recorded on a machine like this one; none where that never was."""
-    known = KNOWN.get(arithmetic, {}).get(name, {})
-    return known.get(runs.processor(), {}) if name in runs.NATIVE else known
+    known = KNOWN.get(own_key(arithmetic), KNOWN.get(arithmetic, {})).get(name, {})
+    return known.get(golden_runs.processor(), {}) if name in golden_runs.NATIVE else known
+
+
+def own_key(arithmetic: str) -> str:
+    """Returns the key of what was recorded for this generation of processors alone."""
+    return f"{arithmetic}, {golden_runs.generation()}"
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="recorded on x86-64 alone")
-@pytest.mark.parametrize("name", runs.RUNS)
+@pytest.mark.parametrize("name", golden_runs.RUNS)
 def test_a_run_computes_what_it_did(name):
     if name not in here():
         pytest.skip("Chromium is not installed")
     found = computed(name)
     known = {kind: of for kind, of in recorded(name, found["arithmetic"]).items() if kind in found[name]}
     if not known:
-        pytest.skip(f"recorded on no processor like {runs.processor()}")
+        pytest.skip(f"recorded on no processor like {golden_runs.processor()}")
     assert {kind: found[name][kind] for kind in known} == known
 
 
 def test_a_run_that_was_killed_and_resumed_computes_it_too(tmp_path):
     """Its exports and metrics, too: nothing is lost or repeated."""
     file, path = tmp_path / "toy.toml", tmp_path / "toy"
-    file.write_text(runs.RUNS["toy"][0])
+    file.write_text(golden_runs.RUNS["toy"][0])
     command = [sys.executable, "-m", "sojourn", "train"]
     dying = [sys.executable, "-c", KILLED, "train", str(file), "--out", str(path)]
-    died = subprocess.run(dying, env=runs.portable(), stdout=subprocess.DEVNULL, check=False)
+    died = subprocess.run(dying, env=golden_runs.portable(), stdout=subprocess.DEVNULL, check=False)
     assert died.returncode == -signal.SIGKILL
     assert (path / "checkpoints" / "step-000003").exists()  # in the second stage
-    subprocess.run([*command, "--resume", str(path)], env=runs.portable(), check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([*command, "--resume", str(path)], env=golden_runs.portable(), check=True, stdout=subprocess.DEVNULL)
     told = [
         sys.executable,
         "-c",
-        f"import json, runs, pathlib; print(json.dumps(runs.digests(pathlib.Path('{path}'))))",
+        f"import json, golden_runs, pathlib; print(json.dumps(golden_runs.digests(pathlib.Path('{path}'))))",
     ]
-    done = subprocess.run(told, env=runs.portable(), capture_output=True, text=True, check=True)
+    done = subprocess.run(told, env=golden_runs.portable(), capture_output=True, text=True, check=True)
     resumed = json.loads(done.stdout)
     assert resumed == computed("toy")["toy"]
-    assert set(runs.KINDS) - set(resumed) <= {"parquet"}  # which an extra reads
+    assert set(golden_runs.KINDS) - set(resumed) <= {"parquet"}  # which an extra reads
 
 
 if __name__ == "__main__":
     made = computed(*here())
-    before = KNOWN.get(key := made.pop("arithmetic"), {})
-    for native in runs.NATIVE:
-        made[native] = {runs.processor(): made[native]}
+    key, own = (arithmetic := made.pop("arithmetic")), own_key(arithmetic)
+    if "--own" in sys.argv or own in KNOWN:
+        key = own
+    before = KNOWN.get(key, {})
+    for native in golden_runs.NATIVE:
+        made[native] = {golden_runs.processor(): made[native]}
     merged = {name: {**before.get(name, {}), **of} for name, of in made.items()}
     DIGESTS.write_text(json.dumps({**KNOWN, key: {**before, **merged}}, indent=1) + "\n")

@@ -1,6 +1,6 @@
 """Makes short runs of every kind and prints their digests as JSON: what a run computes, apart from how long it takes.
 
-    python tests/golden/runs.py [name ...]        (in the environment that `portable` gives, as the test does)
+    python tests/golden/golden_runs.py [name ...]        (in the environment that `portable` gives, as the test does)
 
 What is sampled together shares its matrix products, whose last bits depend on how many rows they have. Where a world
 answers when it likes, as a browser does, episodes are played one by one.
@@ -152,11 +152,21 @@ def portable() -> dict[str, str]:
 
 def processor() -> str:
     """Returns what a compiler makes native code for: this machine's processor, and the compiler."""
+    compiler = subprocess.run(["cc", "-dumpfullversion"], capture_output=True, text=True, check=False).stdout.strip()
+    *parts, flags = _cpuinfo("vendor_id", "cpu family", "model", "stepping", "flags")
+    return " ".join([*parts, digest(flags.encode())[:8], "cc", compiler])
+
+
+def generation() -> str:
+    """Returns this machine's generation of processors. Of two whose `arithmetic` is the same one may guess the root of
+    a number that is not among those otherwise, as AMD's EPYC of 2021 does."""
+    return " ".join(_cpuinfo("vendor_id", "cpu family", "model"))
+
+
+def _cpuinfo(*names: str) -> list[str]:
     lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
     said = {name.strip(): value.strip() for name, _, value in lines}
-    compiler = subprocess.run(["cc", "-dumpfullversion"], capture_output=True, text=True, check=False).stdout.strip()
-    parts = [said.get(name, "") for name in ("vendor_id", "cpu family", "model", "stepping")]
-    return " ".join([*parts, digest(said.get("flags", "").encode())[:8], "cc", compiler])
+    return [said.get(name, "") for name in names]
 
 
 def arithmetic() -> str:
