@@ -35,7 +35,7 @@ async def play(
     actions = _Actions(env, limits, timeline, blame)
     started, world = time.monotonic(), world or type(env).__name__
     seen = observation = checked_observation(await call_env(env.start, limits, timeline), seats, world)
-    ending = Ending.TURNS
+    keyed, ending = env if isinstance(env, HasStateKey) else None, Ending.TURNS
     for number in range(limits.turns):
         move = {MOVE: float(number)} if len(seats) > 1 else {}
         if limits.seconds and time.monotonic() - started > limits.seconds:
@@ -43,7 +43,7 @@ async def play(
             break
         seat = seats[observation.agent]
         try:
-            message = await seat.act(seen, _state(env))
+            message = await seat.act(seen, keyed.state_key() if keyed else None)
             result = await actions.step(observation.agent, message)
         except BudgetError:
             ending = Ending.TOKENS
@@ -96,10 +96,6 @@ class _Actions:
     def end(self) -> None:
         if self.blame is not None:
             self.blame.counts.completed += not self.broke
-
-
-def _state(env: Env) -> str | None:
-    return env.state_key() if isinstance(env, HasStateKey) else None
 
 
 def _add_rewards(seats: Mapping[str, Seat], actor: str, step: Step, move: Mapping[str, float]) -> None:
