@@ -29,6 +29,8 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -143,13 +145,13 @@ def fall(plays: Sequence[tuple[int, Sequence[str], float | None]]) -> float | No
     same tags, counts alike, with its newest success before where the window has none of it: a curriculum that draws
     more of what is hard would look like a fall.
     """
-    steps = sorted({step for step, _, _ in plays})
+    steps = [list(of) for _, of in groupby(plays, key=itemgetter(0))]
     newest: dict[Sequence[str], float] = {}
     means: list[float] = []
-    for last in range(WINDOW - 1, len(steps)):
-        window, kinds = steps[last + 1 - WINDOW : last + 1], defaultdict[Sequence[str], list[float]](list)
-        for step, tags, success in plays:
-            if window[0] <= step <= window[-1] and success is not None:
+    for first in range(len(steps) - WINDOW + 1):
+        kinds = defaultdict[Sequence[str], list[float]](list)
+        for _, tags, success in chain(*steps[first : first + WINDOW]):
+            if success is not None:
                 kinds[tags].append(success)
         newest |= {tags: float(np.mean(own)) for tags, own in kinds.items()}
         means.append(float(np.mean(list(newest.values()))))

@@ -24,12 +24,12 @@ from bakeoff import HERE, execute
 from learning import outcome, table
 from machine import write
 
-from sojourn.abilities import Opens
-from sojourn.abilities.worlds import Closes
+from sojourn.call_text import call_text
 from sojourn.checks.env.play import Play, ask_expert, closing
 from sojourn.config import toml
 from sojourn.config.registry import build
 from sojourn.protocols import EnvFamily
+from sojourn.rollout.world import open_world
 from sojourn.train.resolve import resolve
 from sojourn.types import Observation, Task
 
@@ -45,13 +45,8 @@ print(json.dumps(sojourn.evaluate(json.loads(sys.argv[1]), progress=False).to_js
 
 async def worked(family: EnvFamily, count: int) -> str:
     """Returns `count` worked examples as a text; the empty text for none."""
-    if isinstance(family, Opens):
-        await family.open()
-    try:
+    async with open_world(family):
         shown = [await _worked(family, task) for task in itertools.islice(family.tasks("train"), count)]
-    finally:
-        if isinstance(family, Closes):
-            await family.close()
     return "".join(f"\n\nExample {number}.\n{text}" for number, text in enumerate(shown, 1))
 
 
@@ -61,7 +56,8 @@ async def _worked(family: EnvFamily, task: Task) -> str:
         await play.start()
         while not play.done:
             action = await ask_expert(play.env)
-            lines += [f"User: {_text(play.events[-1].observation)}", f"You: {action.text}"]
+            said = action.text or "; ".join(map(call_text, action.calls))
+            lines += [f"User: {_text(play.events[-1].observation)}", f"You: {said}"]
             await play.act(action)
     return "\n".join(lines)
 
@@ -89,7 +85,7 @@ def main(given: Sequence[str]) -> None:
     parser.add_argument("--models", type=lambda text: text.split(","), default=list(MODELS))
     parser.add_argument("--examples", type=lambda text: [int(n) for n in text.split(",")], default=list(EXAMPLES))
     parser.add_argument("--temperatures", type=lambda text: [float(t) for t in text.split(",")], default=TEMPERATURES)
-    parser.add_argument("--dry", action="store_true", help="build the recipe of each cell, run nothing")
+    parser.add_argument("--dry", action="store_true", help="play the examples and build each recipe, no more")
     options = parser.parse_args(given)
     recipe = table(HERE.parent / "recipes" / options.recipe / "train.toml", [])
     family = build("env", recipe["env"]).value

@@ -35,7 +35,8 @@ async def play(
     actions = _Actions(env, limits, timeline, blame)
     started, world = time.monotonic(), world or type(env).__name__
     seen = observation = checked_observation(await call_env(env.start, limits, timeline), seats, world)
-    keyed, ending = env if isinstance(env, HasStateKey) else None, Ending.TURNS
+    keyed = env if isinstance(env, HasStateKey) else None
+    ending = Ending.TURNS
     for number in range(limits.turns):
         move = {MOVE: float(number)} if len(seats) > 1 else {}
         if limits.seconds and time.monotonic() - started > limits.seconds:
@@ -43,7 +44,7 @@ async def play(
             break
         seat = seats[observation.agent]
         try:
-            message = await seat.act(seen, keyed.state_key() if keyed else None)
+            message = await seat.act(seen, None if keyed is None else keyed.state_key())
             result = await actions.step(observation.agent, message)
         except BudgetError:
             ending = Ending.TOKENS

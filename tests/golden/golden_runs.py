@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+DIGESTS = Path(__file__).with_name("digests.json")
+KNOWN = json.loads(DIGESTS.read_text())  # by arithmetic, then by run
 STARTS = {
     "toy": 'name = "toy"\nrooms = 2',
     "choices": 'name = "toy"\nrooms = 2\nside_rooms = 0\ndoors = 0\ndecoys = 0\nobjects = 0\nchoices = true',
@@ -157,10 +159,11 @@ def processor() -> str:
     return " ".join([*parts, digest(flags.encode())[:8], "cc", compiler])
 
 
-def generation() -> str:
-    """Returns this machine's generation of processors. Of two whose `arithmetic` is the same one may guess the root of
-    a number that is not among those otherwise, as AMD's EPYC of 2021 does."""
-    return " ".join(_cpuinfo("vendor_id", "cpu family", "model"))
+def own_key(arithmetic: str) -> str:
+    """Returns the key of what was recorded for this generation of processors alone. An AMD EPYC of 2021 computes other
+    weights than one of 2022 although `arithmetic` is the same; most likely it guesses roots otherwise, of numbers that
+    are not among those."""
+    return f"{arithmetic}, {' '.join(_cpuinfo('vendor_id', 'cpu family', 'model'))}"
 
 
 def _cpuinfo(*names: str) -> list[str]:

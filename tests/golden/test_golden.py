@@ -21,9 +21,6 @@ from trained_run import KILLED
 from sojourn.envs.chromium import find_chromium
 from sojourn.errors import ConfigError
 
-DIGESTS = Path(__file__).with_name("digests.json")
-KNOWN = json.loads(DIGESTS.read_text())  # by arithmetic, then by run
-
 
 def computed(*names: str) -> dict[str, Any]:
     """Returns the digests of runs by name, and under "arithmetic" what they were made with, in a process of its own."""
@@ -46,13 +43,8 @@ def here() -> list[str]:
 
 def recorded(name: str, arithmetic: str) -> dict[str, str]:
     """Returns the digests of a run that were recorded on a machine like this one; none where that never was."""
-    known = KNOWN.get(own_key(arithmetic), KNOWN.get(arithmetic, {})).get(name, {})
+    known = golden_runs.KNOWN.get(golden_runs.own_key(arithmetic), golden_runs.KNOWN.get(arithmetic, {})).get(name, {})
     return known.get(golden_runs.processor(), {}) if name in golden_runs.NATIVE else known
-
-
-def own_key(arithmetic: str) -> str:
-    """Returns the key of what was recorded for this generation of processors alone."""
-    return f"{arithmetic}, {golden_runs.generation()}"
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="recorded on x86-64 alone")
@@ -90,11 +82,11 @@ def test_a_run_that_was_killed_and_resumed_computes_it_too(tmp_path):
 
 if __name__ == "__main__":
     made = computed(*here())
-    key, own = (arithmetic := made.pop("arithmetic")), own_key(arithmetic)
-    if "--own" in sys.argv or own in KNOWN:
-        key = own
-    before = KNOWN.get(key, {})
+    arithmetic = made.pop("arithmetic")
+    own = golden_runs.own_key(arithmetic)
+    key = own if "--own" in sys.argv or own in golden_runs.KNOWN else arithmetic
+    before = golden_runs.KNOWN.get(key, {})
     for native in golden_runs.NATIVE:
         made[native] = {golden_runs.processor(): made[native]}
     merged = {name: {**before.get(name, {}), **of} for name, of in made.items()}
-    DIGESTS.write_text(json.dumps({**KNOWN, key: {**before, **merged}}, indent=1) + "\n")
+    golden_runs.DIGESTS.write_text(json.dumps({**golden_runs.KNOWN, key: {**before, **merged}}, indent=1) + "\n")

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import golden_runs
 import pytest
-from test_golden import KNOWN, own_key
 
 from sojourn.record.episodes.store import EpisodeStore
 
@@ -42,7 +41,7 @@ def test_it_goes_on_to_where_it_would_have_ended(folder):
     words = [sys.executable, "-c", code, str(folder)]
     done = subprocess.run(words, env=golden_runs.portable(), capture_output=True, text=True, check=True)
     found, known = json.loads(done.stdout), json.loads(KEPT.with_name("run_2026_11.json").read_text())
-    if found["arithmetic"] != known["arithmetic"] or own_key(found["arithmetic"]) in KNOWN:
+    if found["arithmetic"] != known["arithmetic"] or golden_runs.own_key(found["arithmetic"]) in golden_runs.KNOWN:
         pytest.skip(f"recorded on no processor like {golden_runs.processor()}")
     assert {kind: found[kind] for kind in known} == known
 

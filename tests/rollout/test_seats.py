@@ -100,6 +100,31 @@ def test_a_world_that_names_no_seats_has_one() -> None:
     assert seats_of(Duel(), task) == ("white", "black")
 
 
+class EmptyDuel(Duel):
+    """A duel whose plays say their state, and are empty collections."""
+
+    def make(self, task):
+        return EmptyDuelPlay()
+
+
+class EmptyDuelPlay(DuelPlay):
+    def __len__(self):
+        return 0
+
+    def state_key(self):
+        return f"after {len(self.said)}"
+
+
+async def test_each_turn_has_the_state_that_its_world_says() -> None:
+    runner = Runner(Rollout(), EmptyDuel(), Plain(), Digits(), Seeds(), 1_000, 0)
+    group = await runner.play_group(EmptyDuel().tasks("train")[0], 0, 1, SamplingParams(8), "x")
+    white, black = group.trajectories
+    assert [[turn.state for turn in seat.turns] for seat in (white, black)] == [
+        ["after 0", "after 2"],
+        ["after 1", "after 3"],
+    ]
+
+
 class Forfeit(Duel):
     """White gives up at once: black never acts, and both are paid, black also before."""
 
