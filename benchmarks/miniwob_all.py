@@ -2,6 +2,7 @@
 
     python benchmarks/miniwob_all.py                  # hours; a killed one goes on where it was, in `--folder`
     python benchmarks/miniwob_all.py --seeds 0 --dry
+    python benchmarks/miniwob_all.py --cloning backend.device=cuda --training backend.device=cuda   # of other settings
 
 Of each seed it trains `recipes/miniwob_all/clone.toml`, then `train.toml` from these weights; the weights that each
 run's name means then play `PLAYS` held-out tasks of every page anew, at temperature 1. Means are over pages: over all
@@ -47,18 +48,18 @@ def run_of(name: str, seed: int, folder: Path) -> Path:
     return folder / f"seed-{seed}" / name / f"miniwob-all-{name}-{seed}"
 
 
-def settings(name: str, seed: int, folder: Path) -> list[str]:
+def settings(name: str, seed: int, folder: Path, overrides: Sequence[str] = ()) -> list[str]:
     weights = [f"model.weights={run_of('cloned', seed, folder)}"] if name == "trained" else []
-    return [f"seed={seed}", *weights]
+    return [f"seed={seed}", *weights, *(one.replace("{seed}", str(seed)) for one in overrides)]
 
 
-def trained(seed: int, folder: Path) -> dict[str, Any]:
+def trained(seed: int, folder: Path, overrides: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Returns the figures of a seed, of what was cloned and of what was trained; makes what is not there yet."""
-    return {name: figures(name, seed, folder) for name in RECIPES}
+    return {name: figures(name, seed, folder, overrides[name]) for name in RECIPES}
 
 
-def figures(name: str, seed: int, folder: Path) -> dict[str, Any]:
-    run, own = run_of(name, seed, folder), settings(name, seed, folder)
+def figures(name: str, seed: int, folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
+    run, own = run_of(name, seed, folder), settings(name, seed, folder, overrides)
     wanted, path = table(recipe(name), own), run.with_name(FIGURES)
     if not path.exists():
         finish(recipe(name), own, wanted, run)
@@ -97,17 +98,20 @@ def main(given: Sequence[str]) -> None:
     parser.add_argument("--seeds", type=lambda text: [int(s) for s in text.split(",")], default=list(SEEDS))
     parser.add_argument("--workers", type=int, default=2, help="trainings at once, of one thread each")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "sojourn-miniwob-all")
+    parser.add_argument("--cloning", nargs="*", default=[], help="overrides of clone.toml; {seed} stands for the seed")
+    parser.add_argument("--training", nargs="*", default=[], help="overrides of train.toml, likewise")
     parser.add_argument("--dry", action="store_true", help="build the recipes, run nothing")
     options = parser.parse_args(given)
+    overrides = {"cloned": options.cloning, "trained": options.training}
     if options.dry:
         for name in RECIPES:
-            table(recipe(name), [f"seed={options.seeds[0]}"])
+            table(recipe(name), settings(name, options.seeds[0], options.folder, overrides[name]))
             print(f"{RECIPES[name]} can be built")
         return
     options.folder.mkdir(parents=True, exist_ok=True)
     folder = options.folder.resolve()
     with ThreadPoolExecutor(options.workers) as pool:
-        done = list(pool.map(lambda seed: attempted(lambda: trained(seed, folder), f"seed {seed}"), options.seeds))
+        done = list(pool.map(lambda seed: attempted(lambda: trained(seed, folder, overrides), f"seed {seed}"), options.seeds))
     runs = {str(seed): of for seed, of in zip(options.seeds, done, strict=True) if of is not None}
     if not runs:
         sys.exit("no training ended well")
@@ -115,7 +119,7 @@ def main(given: Sequence[str]) -> None:
     for name in RECIPES:
         print(name, {key: shown(value) for key, value in found[name]["sets"].items()})
     reported = options.seeds == list(SEEDS)
-    print(write("miniwob_all", {"summary": found, "runs": runs}, **({} if reported else {"folder": folder})))
+    print(write("miniwob_all", {"overrides": overrides, "summary": found, "runs": runs}, **({} if reported else {"folder": folder})))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ FLAGS = (
     *("--headless=new", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
     *("--disable-renderer-backgrounding", "--disable-background-timer-throttling"),
+    "--disable-smooth-scrolling",  # which takes real time: where a key scrolled to would depend on the machine
     "--process-per-site",  # the pages of one context share a process; those of two contexts never do
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",

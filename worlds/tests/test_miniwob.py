@@ -20,7 +20,7 @@ from sojourn.envs.chromium import find_chromium
 from sojourn.errors import ActionError, ConfigError
 from sojourn_worlds.miniwob import MiniWoB
 from sojourn_worlds.miniwob.experts import EXPERTS
-from sojourn_worlds.miniwob.facts import RESETTABLE, page_names
+from sojourn_worlds.miniwob.facts import RELOADED, page_names
 
 try:
     find_chromium(environ.get("SOJOURN_CHROMIUM"))
@@ -133,15 +133,38 @@ async def test_the_system_message_has_the_goal_and_the_page_has_the_elements(fam
             await act(env, "click Login")
 
 
-async def history(family, page, seed):
-    """Random actions: what they led to, and the page's own source at each point."""
+STATE = """[...document.querySelectorAll('*')].map(e => [e.scrollTop, e.scrollLeft, e.value || '', e.checked || ''])
+.join(';') + document.activeElement.tagName + document.activeElement.id"""
+
+
+def any_action(rng, elements):
+    """Returns a random action, mostly one of use on an element of its kind."""
+    element = rng.choice(elements) if elements else None
+    if element is None or rng.random() < 0.06:
+        return rng.choice(["press Tab", "press Enter", "press ArrowDown", "press Backspace", "scroll down"])
+    if element.role in ("textbox", "password", "textarea"):
+        return f'type {element.label} "{rng.choice(["ab", "2016"])}"'
+    if element.role == "option":
+        return f"select {element.label}"
+    other = rng.choice(elements).label
+    rare = [f"hover {element.label}", f"drag {element.label} to {other}", "click 80,120", f"scroll down {element.label}"]
+    return rng.choice([*rare, *([f"click {element.label}"] * 8)])
+
+
+async def history(family, page, seed, *, by_expert=False):
+    """Returns what actions led to, and the page's own source and state at each point."""
     rng, seen = random.Random(seed), []
     async with visit(family, page, seed) as (env, observation):
-        for _ in range(4):
+        for _ in range(40 if by_expert else 5):
             body = await env._tab.page.evaluate("document.querySelector('#wrap').outerHTML")
             seen += [observation.messages[0].text, re.sub(r' data-(tampered|wob_\w+)="[^"]*"', "", body)]
-            said = rng.choice([*(f"click {e.label}" for e in env._page.elements if e.role != "option"), "press Tab"])
-            step = await act(env, said)
+            seen.append(await env._tab.page.evaluate(STATE))
+            said = await env.expert() if by_expert else any_action(rng, env._page.elements)
+            try:
+                step = await act(env, said)
+            except ActionError as error:
+                seen.append((said, str(error)))
+                continue
             seen.append((said, step.rewards))
             if step.done:
                 break
@@ -150,13 +173,29 @@ async def history(family, page, seed):
 
 
 async def test_a_page_used_again_is_as_a_fresh_one(monkeypatch):
-    async with world(contexts=1) as family:
-        for page in sorted(RESETTABLE):
-            with monkeypatch.context() as patch:
-                patch.setattr("sojourn_worlds.miniwob.visit.RESETTABLE", frozenset())
-                fresh = await history(family, page, 7)
-            await history(family, page, 8)
-            assert await history(family, page, 7) == fresh, page
+    pages = [page for page in page_names() if page not in RELOADED]
+    async with world(contexts=4, loaded=400) as family:
+        with monkeypatch.context() as patch:
+            patch.setattr("sojourn_worlds.miniwob.visit.RELOADED", frozenset(page_names()))
+            fresh = await asyncio.gather(*[history(family, page, 7) for page in pages])
+
+        async def again(page):
+            await history(family, page, 8, by_expert=page in EXPERTS)
+            return await history(family, page, 7)
+
+        for page, first, second in zip(pages, fresh, await asyncio.gather(*map(again, pages)), strict=True):
+            assert second == first, page
+
+
+async def test_only_the_pages_that_were_shown_last_stay_loaded():
+    async with world(contexts=1, loaded=2) as family:
+        for page, kept in (("click-test", 1), ("click-link", 2), ("click-test", 2), ("focus-text", 2), ("click-link", 2)):
+            async with visit(family, page) as (env, observation):
+                assert observation.messages[0].text
+                assert len(env._tab.context.pages) == 1 + kept  # and the one of a context's beginning
+                assert env._tab.keeps(page)
+        async with visit(family, "focus-text") as (env, _):
+            assert not env._tab.keeps("click-test")  # the one that was not shown for longest
 
 
 async def test_two_episodes_at_once_do_not_meet(family):

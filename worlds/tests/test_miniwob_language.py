@@ -14,7 +14,7 @@ from sojourn.types import Task
 from sojourn_worlds.miniwob import MiniWoB
 from sojourn_worlds.miniwob.actions import Point, parse
 from sojourn_worlds.miniwob.experts import EXPERTS
-from sojourn_worlds.miniwob.facts import FILLER, PARTIAL, RESETTABLE, page_names
+from sojourn_worlds.miniwob.facts import FILLER, PARTIAL, RELOADED, page_names
 from sojourn_worlds.miniwob.families import FAMILIES, family_of
 from sojourn_worlds.miniwob.page import PageReader, choices
 from sojourn_worlds.miniwob.serve import PagesServer
@@ -182,7 +182,7 @@ def test_the_tables_name_pages_that_exist():
     known = set(page_names())
     assert len(known) >= 100
     assert set(EXPERTS) <= known
-    assert known >= FILLER | RESETTABLE | PARTIAL
+    assert known >= FILLER | RELOADED | PARTIAL
 
 
 def test_tasks_take_the_pages_in_turn_and_the_splits_share_none():

@@ -38,15 +38,17 @@ class LoadedPage(NamedTuple):
 class Tab:
     """One context with its pages; `page` is the one that is shown, `reusable` says whether it may be used again.
 
-    Each task page that is reset instead of loaded again has a page of its own, which stays: a load takes several
-    times as long as a reset. All others are loaded in the context's first page. `tainted` is set for good by whatever a
-    page opens (a page, a worker), and `crashed` by the end of a renderer.
+    Each task page that is reset instead of loaded again has a page of its own, which stays, as long as it is among the
+    `most` that were shown last: a load takes several times as long as a reset. All others are loaded in the context's
+    first page. `tainted` is set for good by whatever a page opens (a page, a worker), and `crashed` by the end of a
+    renderer.
     """
 
     context: BrowserContext
     page: Page
     browser: Browser
     wall: BlockingProxy
+    most: int
     reusable: bool = True
     tainted: bool = False
     crashed: bool = False
@@ -79,11 +81,16 @@ class Tab:
         return name in self._kept
 
     async def show(self, name: str, url: str) -> None:
-        """Shows a task page in a page of its own; loads it there the first time."""
-        if name not in self._kept:
+        """Shows a task page in a page of its own; loads it there unless it is there already."""
+        loaded = self._kept.pop(name, None)
+        if loaded is None:
+            if len(self._kept) >= self.most:
+                longest_unused = next(iter(self._kept))
+                await self._kept.pop(longest_unused).page.close()
             self.page = await self._new_page()
-            self._kept[name] = LoadedPage(self.page, await self._goto(url))
-        self.page, self._verbs = self._kept[name]
+            loaded = LoadedPage(self.page, await self._goto(url))
+        self._kept[name] = loaded  # at the end: it is the last that was shown
+        self.page, self._verbs = loaded
 
     async def load(self, url: str) -> None:
         """Loads an address in the context's first page, and shows it."""
@@ -112,15 +119,17 @@ class Tab:
 
 
 class Chromium:
-    """The pool of tabs. `errors` are the exceptions of Playwright, which is imported only when the world is opened."""
+    """The pool of tabs, which keep `loaded` task pages between them. `errors` are the exceptions of Playwright, which is
+    imported only when the world is opened."""
 
-    def __init__(self, chromium: str, contexts: int, folder: Path) -> None:
+    def __init__(self, chromium: str, contexts: int, loaded: int, folder: Path) -> None:
         try:
             from playwright.async_api import Error
         except ImportError as error:
             raise MissingExtraError("miniwob drives Chromium: pip install 'sojourn-worlds[miniwob]'") from error
         self.errors: tuple[type[BaseException], ...] = (Error, OSError)
         self._executable = chromium
+        self._most = max(1, loaded // contexts)
         self._slots = asyncio.Semaphore(contexts)
         self._launching = asyncio.Lock()
         self._idle: list[Tab] = []
@@ -233,7 +242,8 @@ class Chromium:
                 **wall.context_options(self.server.address),
             )
             await context.add_init_script(INIT_SCRIPT)
-            tab = Tab(context=context, page=await context.new_page(), browser=browser, wall=wall)
+            page = await context.new_page()
+            tab = Tab(context=context, page=page, browser=browser, wall=wall, most=self._most)
         except BaseException:
             wall.close()
             raise
@@ -280,10 +290,10 @@ class Chromium:
         self.server.close()
 
 
-async def open_chromium(chromium: str | None, contexts: int) -> Chromium:
+async def open_chromium(chromium: str | None, contexts: int, loaded: int = 1) -> Chromium:
     """Serves the pages of `miniwob` and launches Chromium; raises `ConfigError` where it does not start."""
     program = find_chromium(chromium)
-    pool = Chromium(program, contexts, html_folder())
+    pool = Chromium(program, contexts, loaded, html_folder())
     try:
         await pool.open()
     except pool.errors as error:

@@ -48,7 +48,8 @@ class MiniWoB:
     have none. `marks` draws the numbers and boxes of the elements into the screenshot, so that `click 7` works there
     too (set of marks: Yang et al. 2023, arXiv:2310.11441; theirs come from a segmentation of the image, ours from the
     page). `turns` is the largest number of actions; an episode that reaches it ends with reward 0. `contexts` bounds
-    the number of concurrent episodes; more have to wait. `choices` offers every click and select as a choice (nothing
+    the number of concurrent episodes; more have to wait. `loaded` bounds the number of task pages that stay loaded in
+    them, of about 7 MB each: to load one again takes several times as long as to reset it. `choices` offers every click and select as a choice (nothing
     can be typed then). `filler` also shows plain text that is known to be random words. `longest` truncates an
     observation, in characters. A few pages do not vary with the seed (click-dialog, simon-says, ...), and the pages'
     generator treats a seed with repeated digits (22, 222) like the digit alone (2). Chromium draws a few edge pixels
@@ -72,6 +73,7 @@ class MiniWoB:
     marks: bool = False
     turns: int = 50
     contexts: int = 8
+    loaded: int = 256
     chromium: str | None = None
     train_seeds: int = 10_000
     test_seeds: int = 100
@@ -92,7 +94,7 @@ class MiniWoB:
         allowed = ("number",) if self.marks else allowed
         if self.refs not in allowed:
             raise ConfigError(f"refs {self.refs!r} cannot be used with observation {self.observation!r}: use {allowed}")
-        for name in ("turns", "contexts", "train_seeds", "test_seeds", "step_s", "timeout_s", "longest"):
+        for name in ("turns", "contexts", "loaded", "train_seeds", "test_seeds", "step_s", "timeout_s", "longest"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"miniwob {name} is {getattr(self, name)}: it must be above 0")
         if self.train_seeds > FIRST_TEST:
@@ -127,7 +129,7 @@ class MiniWoB:
     async def open(self) -> None:
         """Serves the pages and launches Chromium, once."""
         if self._shared.chromium is None:
-            self._shared.chromium = await open_chromium(self.chromium, self.contexts)
+            self._shared.chromium = await open_chromium(self.chromium, self.contexts, self.loaded)
 
     async def close(self) -> None:
         chromium, self._shared.chromium = self._shared.chromium, None

@@ -24,7 +24,7 @@ from sojourn.types import Message, Observation, Role, Step, Task
 from sojourn_worlds.miniwob.actions import Action, Point, Target, parse
 from sojourn_worlds.miniwob.browser import Chromium, Tab
 from sojourn_worlds.miniwob.experts import EXPERTS
-from sojourn_worlds.miniwob.facts import FILLER, RESETTABLE
+from sojourn_worlds.miniwob.facts import FILLER, RELOADED
 from sojourn_worlds.miniwob.page import Element, Page, PageReader, choices
 
 RESTING_POINT = (400, 300)  # of the mouse before an episode: beside the task and its display
@@ -85,7 +85,7 @@ class Visit:
         self._page_refusals = self._reported_refusals = 0  # counted by the page itself; reported in infos so far
         self._actions_taken: tuple[str, ...] = ()
         self._resettable = (
-            self._name in RESETTABLE and config.observation != "screenshot"
+            self._name not in RELOADED and config.observation != "screenshot"
         )  # hover and focus leave traces
         self._reader = PageReader(
             refs=config.refs, filler=config.filler or self._name not in FILLER, longest=config.longest
