@@ -147,7 +147,12 @@ def any_action(rng, elements):
     if element.role == "option":
         return f"select {element.label}"
     other = rng.choice(elements).label
-    rare = [f"hover {element.label}", f"drag {element.label} to {other}", "click 80,120", f"scroll down {element.label}"]
+    rare = [
+        f"hover {element.label}",
+        f"drag {element.label} to {other}",
+        "click 80,120",
+        f"scroll down {element.label}",
+    ]
     return rng.choice([*rare, *([f"click {element.label}"] * 8)])
 
 
@@ -189,7 +194,13 @@ async def test_a_page_used_again_is_as_a_fresh_one(monkeypatch):
 
 async def test_only_the_pages_that_were_shown_last_stay_loaded():
     async with world(contexts=1, loaded=2) as family:
-        for page, kept in (("click-test", 1), ("click-link", 2), ("click-test", 2), ("focus-text", 2), ("click-link", 2)):
+        for page, kept in (
+            ("click-test", 1),
+            ("click-link", 2),
+            ("click-test", 2),
+            ("focus-text", 2),
+            ("click-link", 2),
+        ):
             async with visit(family, page) as (env, observation):
                 assert observation.messages[0].text
                 assert len(env._tab.context.pages) == 1 + kept  # and the one of a context's beginning

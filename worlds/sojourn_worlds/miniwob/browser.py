@@ -1,7 +1,7 @@
-"""One Chromium for all episodes: a pool of contexts behind a semaphore, and a loopback server of the task pages.
+"""One Chromium for all episodes: a pool of contexts that episodes take in turn, and a loopback server of the pages.
 
 A `Tab` is a context, whose requests reach that server and nothing else. Tabs are reused by later episodes, one at a
-time, preferably by an episode of a task page that they have loaded. A tab that a crash, a timeout or a cancelled action
+time, by the first that waits for a task page that they have loaded, if there is one. A tab that a crash, a timeout or a cancelled action
 interrupted, or in which something was refused or opened, is closed; a browser that died is launched again by the next
 episode that needs it.
 """
@@ -118,6 +118,13 @@ class Tab:
         return await self._verbs.evaluate("(verbs, [f, ...a]) => verbs[f](...a)", [function, *arguments])
 
 
+class Waiting(NamedTuple):
+    """An episode that waits for a tab."""
+
+    page: str
+    turn: asyncio.Future[None]
+
+
 class Chromium:
     """The pool of tabs, which keep `loaded` task pages between them. `errors` are the exceptions of Playwright, which is
     imported only when the world is opened."""
@@ -130,7 +137,8 @@ class Chromium:
         self.errors: tuple[type[BaseException], ...] = (Error, OSError)
         self._executable = chromium
         self._most = max(1, loaded // contexts)
-        self._slots = asyncio.Semaphore(contexts)
+        self._free = contexts
+        self._waiting: list[Waiting] = []
         self._launching = asyncio.Lock()
         self._idle: list[Tab] = []
         self._background_tasks: set[asyncio.Task[Any]] = set()
@@ -176,17 +184,40 @@ class Chromium:
 
     async def acquire(self, page: str) -> Tab:
         """Returns a tab, as soon as one of the `contexts` is free; `release` gives it back."""
-        await self._slots.acquire()
+        await self._wait_for_turn(page)
         try:
             return self._resume(page) or await self._new_tab()
         except BaseException:
-            self._slots.release()
+            self._give_turn()
             raise
 
     def release(self, tab: Tab) -> None:
         """Gives a tab back; it never waits, so that it cannot be interrupted."""
-        self._slots.release()
         self._put(tab)
+        self._give_turn()
+
+    async def _wait_for_turn(self, page: str) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        waiting = Waiting(page, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        try:
+            await waiting.turn
+        except asyncio.CancelledError:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+            else:  # its turn came as it was cancelled
+                self._give_turn()
+            raise
+
+    def _give_turn(self) -> None:
+        """Gives the turn to the first episode whose page an idle tab keeps, else to the first one."""
+        if not self._waiting:
+            self._free += 1
+            return
+        loaded = (n for n, waiting in enumerate(self._waiting) if any(tab.keeps(waiting.page) for tab in self._idle))
+        self._waiting.pop(next(loaded, 0)).turn.set_result(None)
 
     def _put(self, tab: Tab) -> None:
         if self._usable(tab):
