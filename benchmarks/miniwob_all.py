@@ -111,9 +111,8 @@ def main(given: Sequence[str]) -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     folder = options.folder.resolve()
     with ThreadPoolExecutor(options.workers) as pool:
-        done = list(
-            pool.map(lambda seed: attempted(lambda: trained(seed, folder, overrides), f"seed {seed}"), options.seeds)
-        )
+        attempts = pool.map(lambda s: attempted(lambda: trained(s, folder, overrides), f"seed {s}"), options.seeds)
+        done = list(attempts)
     runs = {str(seed): of for seed, of in zip(options.seeds, done, strict=True) if of is not None}
     if not runs:
         sys.exit("no training ended well")
@@ -121,13 +120,8 @@ def main(given: Sequence[str]) -> None:
     for name in RECIPES:
         print(name, {key: shown(value) for key, value in found[name]["sets"].items()})
     reported = options.seeds == list(SEEDS)
-    print(
-        write(
-            "miniwob_all",
-            {"overrides": overrides, "summary": found, "runs": runs},
-            **({} if reported else {"folder": folder}),
-        )
-    )
+    figures_of_all = {"overrides": overrides, "summary": found, "runs": runs}
+    print(write("miniwob_all", figures_of_all, **({} if reported else {"folder": folder})))
 
 
 if __name__ == "__main__":

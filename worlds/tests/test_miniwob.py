@@ -147,12 +147,8 @@ def any_action(rng, elements):
     if element.role == "option":
         return f"select {element.label}"
     other = rng.choice(elements).label
-    rare = [
-        f"hover {element.label}",
-        f"drag {element.label} to {other}",
-        "click 80,120",
-        f"scroll down {element.label}",
-    ]
+    drag = f"drag {element.label} to {other}"
+    rare = [f"hover {element.label}", drag, "click 80,120", f"scroll down {element.label}"]
     return rng.choice([*rare, *([f"click {element.label}"] * 8)])
 
 
@@ -194,19 +190,31 @@ async def test_a_page_used_again_is_as_a_fresh_one(monkeypatch):
 
 async def test_only_the_pages_that_were_shown_last_stay_loaded():
     async with world(contexts=1, loaded=2) as family:
-        for page, kept in (
-            ("click-test", 1),
-            ("click-link", 2),
-            ("click-test", 2),
-            ("focus-text", 2),
-            ("click-link", 2),
-        ):
+        for page, pages in (("click-test", 2), ("click-link", 3), ("click-test", 3), ("focus-text", 3)):
             async with visit(family, page) as (env, observation):
                 assert observation.messages[0].text
-                assert len(env._tab.context.pages) == 1 + kept  # and the one of a context's beginning
-                assert env._tab.keeps(page)
-        async with visit(family, "focus-text") as (env, _):
-            assert not env._tab.keeps("click-test")  # the one that was not shown for longest
+                tab = env._tab
+                assert len(tab.context.pages) == pages  # with the one of a context's beginning
+        assert tab.keeps("click-test")
+        assert not tab.keeps("click-link")  # the one that was not shown for longest
+
+
+async def test_a_free_tab_goes_to_an_episode_whose_page_it_has_loaded():
+    async with world(contexts=1) as family:
+        order = []
+
+        async def play(page):
+            async with visit(family, page):
+                order.append(page)
+
+        async with visit(family, "click-test"):
+            waiting = [asyncio.create_task(play(page)) for page in ("click-link", "focus-text", "click-test")]
+            gives_up = asyncio.create_task(play("click-test"))
+            await asyncio.sleep(0)
+            gives_up.cancel()
+        await asyncio.gather(*waiting)
+        assert order == ["click-test", "click-link", "focus-text"]
+        await asyncio.wait_for(play("click-test"), 20)  # the tab is free
 
 
 async def test_two_episodes_at_once_do_not_meet(family):

@@ -1,9 +1,9 @@
 """One Chromium for all episodes: a pool of contexts that episodes take in turn, and a loopback server of the pages.
 
 A `Tab` is a context, whose requests reach that server and nothing else. Tabs are reused by later episodes, one at a
-time, by the first that waits for a task page that they have loaded, if there is one. A tab that a crash, a timeout or a cancelled action
-interrupted, or in which something was refused or opened, is closed; a browser that died is launched again by the next
-episode that needs it.
+time: a free one is given to the first episode that waits for a task page that it has loaded, if there is one. A tab
+that a crash, a timeout or a cancelled action interrupted, or in which something was refused or opened, is closed; a
+browser that died is launched again by the next episode that needs it.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ class Waiting(NamedTuple):
 
 
 class Chromium:
-    """The pool of tabs, which keep `loaded` task pages between them. `errors` are the exceptions of Playwright, which is
-    imported only when the world is opened."""
+    """The pool of tabs, which keep `loaded` task pages between them. `errors` are the exceptions of Playwright, which
+    is imported only when the world is opened."""
 
     def __init__(self, chromium: str, contexts: int, loaded: int, folder: Path) -> None:
         try:

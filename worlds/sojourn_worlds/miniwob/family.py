@@ -49,11 +49,12 @@ class MiniWoB:
     too (set of marks: Yang et al. 2023, arXiv:2310.11441; theirs come from a segmentation of the image, ours from the
     page). `turns` is the largest number of actions; an episode that reaches it ends with reward 0. `contexts` bounds
     the number of concurrent episodes; more have to wait. `loaded` bounds the number of task pages that stay loaded in
-    them, of about 7 MB each: to load one again takes several times as long as to reset it. `choices` offers every click and select as a choice (nothing
-    can be typed then). `filler` also shows plain text that is known to be random words. `longest` truncates an
-    observation, in characters. A few pages do not vary with the seed (click-dialog, simon-says, ...), and the pages'
-    generator treats a seed with repeated digits (22, 222) like the digit alone (2). Chromium draws a few edge pixels
-    of a screenshot differently from time to time; all other observations are the same in every run.
+    them, of about 7 MB each: to load one again takes several times as long as to reset it. `choices` offers every
+    click and select as a choice (nothing can be typed then). `filler` also shows plain text that is known to be random
+    words. `longest` truncates an observation, in characters. A few pages do not vary with the seed (click-dialog,
+    simon-says, ...), and the pages' generator treats a seed with repeated digits (22, 222) like the digit alone (2).
+    Chromium draws a few edge pixels of a screenshot differently from time to time; all other observations are the same
+    in every run.
     """
 
     about: ClassVar[About] = About(
