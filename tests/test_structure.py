@@ -19,8 +19,8 @@ ROOT = Path(__file__).parent.parent / "sojourn"
 WORLDS = ROOT.parent / "worlds"
 ORDER = [
     "version", "types", "finite", "call_text", "same_action", "secrets", "errors", "verdict", "codec", "files",
-    "threads", "event_loop", "timeline", "config", "schedules", "optim", "models", "protocols", "abilities", "failures",
-    "composite", "intervals", "tasks", "curricula",
+    "threads", "event_loop", "timeline", "config", "schedules", "optim", "models", "protocols", "abilities", "places",
+    "failures", "composite", "intervals", "tasks", "curricula",
     "record", "plot", "plot_recipes", "terminal", "envs", "render", "agents", "rollout", "rewards", "sources",
     "filters", "credit", "batch", "streams", "losses", "backends", "display", "train", "ope", "checks", "replay",
     "arena", "method_docs", "env_catalog", "model_export", "sweep", "key_meanings", "config_docs", "doctor", "view",

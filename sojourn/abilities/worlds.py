@@ -100,6 +100,15 @@ class Closes(Protocol):
 
 
 @runtime_checkable
+class HasNextTask(Protocol):
+    """A world of limited `capacity` that chooses which of the waiting plays starts next: `next_task` is given their
+    tasks, in the order in which they came, and returns a number of that list. One that has waited long is not passed
+    over any more."""
+
+    def next_task(self, waiting: Sequence[Task]) -> int: ...
+
+
+@runtime_checkable
 class HasCapacity(Protocol):
     """A world that can hold at most `capacity` plays at once; others have no limit."""
 

@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from sojourn.abilities import HasLowestReward, blobs_of, capacity, max_turns
+from sojourn.abilities import HasLowestReward, blobs_of, max_turns
 from sojourn.config.fields import Range
 from sojourn.errors import ConfigError, WorldError
 from sojourn.event_loop import contained
 from sojourn.failures import Attempt, require_few_failures
+from sojourn.places import Places
 from sojourn.protocols import Agent, AgentContext, Env, EnvFamily, Renderer, Sampler, Seat
 from sojourn.rollout.blame import LOWEST, Blame, EpisodeCounts, close
 from sojourn.rollout.limits import Limits, call_env, cancelled
@@ -65,7 +66,7 @@ class Runner:
     timeline: Timeline = field(default_factory=Timeline)
     _recent: deque[str | None] = field(default_factory=lambda: deque(maxlen=100))
     # by environment: how many plays it has room for, and how they end
-    _world_limits: dict[int, asyncio.Semaphore] = field(default_factory=dict[int, asyncio.Semaphore])
+    _world_places: dict[int, Places] = field(default_factory=dict[int, Places])
     _episode_counts: dict[int, EpisodeCounts] = field(default_factory=dict[int, EpisodeCounts])
 
     def __post_init__(self) -> None:
@@ -101,7 +102,7 @@ class Runner:
         self, task: Task, params: SamplingParams, label: str, sampler_for: SamplerFor | None = None, blame: bool = True
     ) -> Episode:
         """Plays a task once. Only here does an exception of an environment become data (`Episode.error`)."""
-        async with self._world_limit(task), self._episode_limit:
+        async with self._places(task).taken(task), self._episode_limit:
             for attempt in range(self.config.retries + 1):
                 began, failed, played = time.monotonic(), None, Attempt()
                 try:
@@ -120,9 +121,9 @@ class Runner:
                     return episode
         raise AssertionError("unreachable: the last attempt returns")
 
-    def _world_limit(self, task: Task) -> asyncio.Semaphore:
+    def _places(self, task: Task) -> Places:
         world = world_of(self.family, task)
-        return self._world_limits.setdefault(id(world), asyncio.Semaphore(capacity(world, self.config.concurrency)))
+        return self._world_places.setdefault(id(world), Places.of(world, self.config.concurrency))
 
     def _blame(self, task: Task) -> Blame:
         world = world_of(self.family, task)

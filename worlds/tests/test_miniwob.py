@@ -12,7 +12,7 @@ import pytest_asyncio
 pytest.importorskip("miniwob", reason="the pages come with the package miniwob")
 pytest.importorskip("playwright", reason="Chromium is driven by playwright")
 
-from miniwob_play import act, solve, visit, world
+from miniwob_play import act, solve, task, visit, world
 
 from sojourn.abilities import HasExpert
 from sojourn.checks.env import check_env
@@ -199,22 +199,16 @@ async def test_only_the_pages_that_were_shown_last_stay_loaded():
         assert not tab.keeps("click-link")  # the one that was not shown for longest
 
 
-async def test_a_free_tab_goes_to_an_episode_whose_page_it_has_loaded():
-    async with world(contexts=1) as family:
-        order = []
-
-        async def play(page):
-            async with visit(family, page):
-                order.append(page)
-
+async def test_it_chooses_a_play_whose_page_is_loaded_where_nobody_plays():
+    async with world(contexts=2) as family:
+        waiting = [task(page) for page in ("click-link", "click-test", "focus-text", "click-test")]
+        assert family.next_task(waiting) == 0
         async with visit(family, "click-test"):
-            waiting = [asyncio.create_task(play(page)) for page in ("click-link", "focus-text", "click-test")]
-            gives_up = asyncio.create_task(play("click-test"))
-            await asyncio.sleep(0)
-            gives_up.cancel()
-        await asyncio.gather(*waiting)
-        assert order == ["click-test", "click-link", "focus-text"]
-        await asyncio.wait_for(play("click-test"), 20)  # the tab is free
+            assert family.next_task(waiting) == 0
+            async with visit(family, "focus-text"):
+                pass
+            assert family.next_task(waiting) == 2
+        assert family.next_task(waiting) == 1
 
 
 async def test_two_episodes_at_once_do_not_meet(family):

@@ -1,14 +1,15 @@
-"""One Chromium for all episodes: a pool of contexts that episodes take in turn, and a loopback server of the pages.
+"""One Chromium for all episodes: a pool of contexts behind a semaphore, and a loopback server of the task pages.
 
 A `Tab` is a context, whose requests reach that server and nothing else. Tabs are reused by later episodes, one at a
-time: a free one is given to the first episode that waits for a task page that it has loaded, if there is one. A tab
-that a crash, a timeout or a cancelled action interrupted, or in which something was refused or opened, is closed; a
-browser that died is launched again by the next episode that needs it.
+time, preferably by an episode of a task page that they have loaded. A tab that a crash, a timeout or a cancelled action
+interrupted, or in which something was refused or opened, is closed; a browser that died is launched again by the next
+episode that needs it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,13 +119,6 @@ class Tab:
         return await self._verbs.evaluate("(verbs, [f, ...a]) => verbs[f](...a)", [function, *arguments])
 
 
-class Waiting(NamedTuple):
-    """An episode that waits for a tab."""
-
-    page: str
-    turn: asyncio.Future[None]
-
-
 class Chromium:
     """The pool of tabs, which keep `loaded` task pages between them. `errors` are the exceptions of Playwright, which
     is imported only when the world is opened."""
@@ -137,8 +131,7 @@ class Chromium:
         self.errors: tuple[type[BaseException], ...] = (Error, OSError)
         self._executable = chromium
         self._most = max(1, loaded // contexts)
-        self._free = contexts
-        self._waiting: list[Waiting] = []
+        self._slots = asyncio.Semaphore(contexts)
         self._launching = asyncio.Lock()
         self._idle: list[Tab] = []
         self._background_tasks: set[asyncio.Task[Any]] = set()
@@ -182,42 +175,23 @@ class Chromium:
         """Returns whether the whole browser failed, and not the tab's page alone."""
         return not tab.crashed and not await is_responsive(tab.browser, self.errors)
 
+    def first_loaded(self, pages: Sequence[str]) -> int:
+        """Returns the number of the first of these task pages that an idle tab has loaded, 0 if there is none."""
+        return next((n for n, page in enumerate(pages) if any(tab.keeps(page) for tab in self._idle)), 0)
+
     async def acquire(self, page: str) -> Tab:
         """Returns a tab, as soon as one of the `contexts` is free; `release` gives it back."""
-        await self._wait_for_turn(page)
+        await self._slots.acquire()
         try:
             return self._resume(page) or await self._new_tab()
         except BaseException:
-            self._give_turn()
+            self._slots.release()
             raise
 
     def release(self, tab: Tab) -> None:
         """Gives a tab back; it never waits, so that it cannot be interrupted."""
+        self._slots.release()
         self._put(tab)
-        self._give_turn()
-
-    async def _wait_for_turn(self, page: str) -> None:
-        if self._free:
-            self._free -= 1
-            return
-        waiting = Waiting(page, asyncio.get_running_loop().create_future())
-        self._waiting.append(waiting)
-        try:
-            await waiting.turn
-        except asyncio.CancelledError:
-            if waiting in self._waiting:
-                self._waiting.remove(waiting)
-            else:  # its turn came as it was cancelled
-                self._give_turn()
-            raise
-
-    def _give_turn(self) -> None:
-        """Gives the turn to the first episode whose page an idle tab keeps, else to the first one."""
-        if not self._waiting:
-            self._free += 1
-            return
-        loaded = (n for n, waiting in enumerate(self._waiting) if any(tab.keeps(waiting.page) for tab in self._idle))
-        self._waiting.pop(next(loaded, 0)).turn.set_result(None)
 
     def _put(self, tab: Tab) -> None:
         if self._usable(tab):

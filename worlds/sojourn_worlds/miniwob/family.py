@@ -13,6 +13,7 @@ is shown as text and acted on by name. `success` is `raw > 0`, as is usual for t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -105,6 +106,11 @@ class MiniWoB:
     def capacity(self) -> int:
         """Returns the number of browser contexts: further episodes would only wait."""
         return self.contexts
+
+    def next_task(self, waiting: Sequence[Task]) -> int:
+        """Returns the number of the first task whose page is loaded where nobody plays."""
+        chromium = self._shared.chromium
+        return chromium.first_loaded([str(task.data["page"]) for task in waiting]) if chromium else 0
 
     def risks(self) -> tuple[str, ...]:
         """Returns which protections do not hold on this machine."""
