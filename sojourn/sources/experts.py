@@ -13,7 +13,7 @@ import numpy as np
 from sojourn.abilities import Demonstrates, HasExpert, HasNativeActions, has_expert
 from sojourn.call_text import call_text
 from sojourn.config.fields import Range
-from sojourn.errors import ConfigError, failure_and_place
+from sojourn.errors import BudgetError, ConfigError, failure_and_place
 from sojourn.protocols import Agent, Env, Renderer
 from sojourn.rollout.runner import SamplerFor
 from sojourn.sources.agent_trial import require_demonstrable, require_sayable
@@ -146,12 +146,15 @@ def expert_sampler(renderer: Renderer, agent: Agent) -> SamplerFor:
 @dataclass
 class ExpertSampler:
     """Returns the expert's next action as tokens, in place of the engine, or the replies that it makes of the agent's
-    turn, one by one; `turns` counts the actions."""
+    turn, one by one; `turns` counts the actions, and `most` is the most tokens that one was allowed to have.
+
+    Raises `BudgetError` for an action that has no room in the context any more, as the agent does for a prompt."""
 
     env: Env
     renderer: Renderer
     agent: Agent
     turns: int = 0
+    most: int = 0
     replies: deque[Message] = field(default_factory=deque[Message])
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
@@ -162,6 +165,9 @@ class ExpertSampler:
             self.replies += self.agent.demonstrated(action) if isinstance(self.agent, Demonstrates) else [action]
         message = self.replies.popleft()
         tokens = np.asarray(self.renderer.encode_reply(message), dtype=np.int64)
+        self.most = max(self.most, params.max_tokens)
+        if params.max_tokens < len(tokens) <= self.most:
+            raise BudgetError(f"the expert's action has {len(tokens)} tokens, the context room for {params.max_tokens}")
         if len(tokens) > params.max_tokens:
             text = message.text or "; ".join(map(call_text, message.calls))
             raise ConfigError(

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 from made_world import Odd, Play, components, renderer, sampled, seeds, stage_of
 
 from sojourn.agents.plain import Plain, PlainSeat
 from sojourn.credit.constant import Constant
-from sojourn.errors import ConfigError, InfrastructureError
+from sojourn.errors import BudgetError, ConfigError, InfrastructureError
 from sojourn.protocols import Agent, AgentContext
 from sojourn.rollout.runner import Rollout
 from sojourn.sources.context import StageContext
-from sojourn.sources.experts import Experts
+from sojourn.sources.experts import Experts, ExpertSampler
 from sojourn.train.assemble import Components
-from sojourn.types import Message, Observation, Role, Task
+from sojourn.types import Message, Observation, Prompt, Role, SamplingParams, Stop, Task
 
 
 async def test_distinct_demonstrations_are_played_once_and_come_round_again():
@@ -91,6 +92,16 @@ async def test_a_demonstration_that_the_model_could_not_say_is_refused():
     with pytest.raises(BaseExceptionGroup) as caught:
         await Experts(width=2).bind(made, "warmup", 1).take(0)
     assert caught.group_contains(ConfigError, match=r"the expert's action has \d+ tokens, 'yes'.* allow 1:")
+
+
+async def test_an_action_without_room_in_a_context_that_had_room_before_ends_the_demonstration():
+    world = Odd()
+    sampler = ExpertSampler(world.make(world.tasks("train")[0]), renderer(), Plain())
+    prompt = Prompt(np.array([1]))
+    sample = await sampler.sample(prompt, SamplingParams(max_tokens=50))
+    assert sample.stop is Stop.END
+    with pytest.raises(BudgetError, match=r"the expert's action has \d+ tokens, the context room for 1"):
+        await sampler.sample(prompt, SamplingParams(max_tokens=1))
 
 
 @dataclass(frozen=True, kw_only=True)
