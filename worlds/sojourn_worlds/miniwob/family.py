@@ -75,7 +75,7 @@ class MiniWoB:
     marks: bool = False
     turns: int = 50
     contexts: int = 8
-    loaded: int = 256
+    loaded: int = 128
     chromium: str | None = None
     train_seeds: int = 10_000
     test_seeds: int = 100
