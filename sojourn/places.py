@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sojourn.abilities import HasNextTask, capacity
+from sojourn.errors import ConfigError
 from sojourn.types import Task
 
 PASSED_OVER = 64  # times at most, for the play that has waited longest
@@ -63,5 +64,10 @@ class Places:
         chosen = 0
         if self.next_task is not None and self._passed_over < PASSED_OVER:
             chosen = self.next_task([play.task for play in self._waiting])
+            if not 0 <= chosen < len(self._waiting):
+                raise ConfigError(
+                    f"the world's next_task returned {chosen!r} for {len(self._waiting)} waiting plays: expected a "
+                    "number of their list, 0 for the first"
+                )
         self._passed_over = self._passed_over + 1 if chosen else 0
         self._waiting.pop(chosen).turn.set_result(None)

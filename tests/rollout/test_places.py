@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from sojourn.errors import ConfigError
 from sojourn.places import PASSED_OVER, Places
 from sojourn.types import Task
 
@@ -80,3 +81,15 @@ async def test_a_play_that_fails_gives_its_place_back():
         async with places.taken(task(1)):
             raise ValueError("it fails")
     assert places.free == 1
+
+
+async def test_a_choice_outside_of_the_list_is_refused():
+    places, ends = Places(1, lambda waiting: 3), asyncio.Event()
+    first = asyncio.create_task(play(places, 0, [], ends))
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(play(places, 1, []))
+    await asyncio.sleep(0)
+    ends.set()
+    with pytest.raises(ConfigError, match="next_task returned 3 for 1 waiting plays: expected a number of their list"):
+        await first
+    waiting.cancel()
