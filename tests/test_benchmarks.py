@@ -237,15 +237,17 @@ def test_what_plays_all_pages_of_miniwob_begins_with_what_was_cloned(tmp_path, m
     monkeypatch.setattr(miniwob_all, "finish", lambda path, settings, wanted, run: run.mkdir(parents=True))
     monkeypatch.setattr(miniwob_all, "execute", lambda command: began.append(command) or json.dumps(summary))
     monkeypatch.setattr(miniwob_all, "measured", lambda run: {})
+    overrides = {"cloned": ["groups.path=demos/{seed}"], "trained": []}
     for _ in range(2):  # the second time all is there
-        found = miniwob_all.trained(3, tmp_path)
+        found = miniwob_all.trained(3, tmp_path, overrides)
         assert found["trained"]["pages"] == dict.fromkeys(miniwob_all.page_names(), 0.5)
     cloned, played = (Path(command[-1]) for command in began)
     assert miniwob_all.settings("trained", 3, tmp_path) == ["seed=3", f"model.weights={cloned}"]
+    assert miniwob_all.settings("cloned", 3, tmp_path, overrides["cloned"]) == ["seed=3", "groups.path=demos/3"]
     assert cloned.name != played.name
     monkeypatch.setattr(miniwob_all, "table", lambda path, settings: {})
     with pytest.raises(RuntimeError, match="is of another recipe"):
-        miniwob_all.trained(3, tmp_path)
+        miniwob_all.trained(3, tmp_path, overrides)
 
 
 def test_the_recipes_of_all_pages_of_miniwob_can_be_built(capsys):
