@@ -58,7 +58,7 @@ class Folder:
             require_imitation(stage, f"groups.path = '{self.path}'", self.origin)
 
     def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> RecordedGroups:
-        return RecordedGroups(self.width, self.read())
+        return RecordedGroups(self.width, self.read(), self.long_horizon, context.runner.seed)
 
     def read(self) -> list[Group]:
         """Returns the groups that can be used. Raises `ConfigError` where there are none."""

@@ -282,3 +282,9 @@ async def test_long_ones_are_drawn_more_often():
     assert sorted(group.slot for group in whole) == [1, 2, 7]
     cycled = RecordedGroups(1, groups)
     assert [group.slot for step in range(4) for group in await cycled.take(step)] == [1, 2, 7, 1]
+
+
+async def test_the_source_draws_by_length_with_the_seed_of_its_run(recorded: Path):
+    parts = components(Odd())
+    source = Folder(path=str(recorded), stage="rl", width=2, long_horizon=0.5).bind(parts, "again", 3)
+    assert (source.width, source.long_horizon, source.seed) == (2, 0.5, parts.runner.seed)
