@@ -148,7 +148,8 @@ class ExpertSampler:
     """Returns the expert's next action as tokens, in place of the engine, or the replies that it makes of the agent's
     turn, one by one; `turns` counts the actions, and `most` is the most tokens that one was allowed to have.
 
-    Raises `BudgetError` for an action that has no room in the context any more, as the agent does for a prompt."""
+    Raises `BudgetError` for an action that has no room in the context any more, as the agent does for a prompt.
+    """
 
     env: Env
     renderer: Renderer
