@@ -9,6 +9,7 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from sojourn.types import Message, Role, Tool, ToolCall
@@ -78,6 +79,7 @@ def written_call(text: str, tools: Sequence[Tool]) -> ToolCall | None:
     return None if arguments is None else ToolCall(tool.name, arguments)
 
 
+@lru_cache(maxsize=1024)  # plays of one world often say the same
 def written_name(text: str) -> str | None:
     """Returns the name that a text calls, whatever tools there are, or None where the text is no call."""
     name = begins_with(text)

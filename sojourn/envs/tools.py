@@ -102,8 +102,16 @@ class Tools:
         return f"{self.plain.__module__}:{self.plain.__qualname__}"
 
     @cached_property
+    def signature(self) -> inspect.Signature:
+        return inspect.signature(self.plain)
+
+    @cached_property
     def parameters(self) -> tuple[str, ...]:
-        return tuple(inspect.signature(self.plain).parameters)
+        return tuple(self.signature.parameters)
+
+    @cached_property
+    def in_event_loop(self) -> bool:
+        return has_coroutines(self.plain)
 
     @cached_property
     def interface(self) -> Interface:
@@ -121,10 +129,10 @@ class Tools:
         if "seed" in self.parameters:
             arguments.setdefault("seed", task.seed)
         try:
-            inspect.signature(self.plain).bind(**arguments)
+            self.signature.bind(**arguments)
         except TypeError as error:
             raise ConfigError(f"{self.name} cannot be made from the task {arguments}: {error}") from None
-        if has_coroutines(self.plain):
+        if self.in_event_loop:
             return ToolsEnv(self.interface, self.plain(**arguments))
         thread = PlayThread(f"a play of {self.name}")
         return ToolsEnv(self.interface, thread.now(self.plain, **arguments), thread)

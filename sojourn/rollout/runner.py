@@ -20,7 +20,7 @@ from sojourn.protocols import Agent, AgentContext, Env, EnvFamily, Renderer, Sam
 from sojourn.rollout.blame import LOWEST, Blame, EpisodeCounts, close
 from sojourn.rollout.limits import Limits, call_env, cancelled
 from sojourn.rollout.play import play
-from sojourn.rollout.world import seats_of, world_of
+from sojourn.rollout.world import seats_of_world, world_of
 from sojourn.tasks.listed import check_task
 from sojourn.timeline import Timeline
 from sojourn.types import Episode, Group, SamplingParams, Task
@@ -125,8 +125,7 @@ class Runner:
         world = world_of(self.family, task)
         return self._world_places.setdefault(id(world), Places.of(world, self.config.concurrency))
 
-    def _blame(self, task: Task) -> Blame:
-        world = world_of(self.family, task)
+    def _blame(self, task: Task, world: EnvFamily) -> Blame:
         counts = self._episode_counts.setdefault(id(world), EpisodeCounts())
         lowest = world.lowest_reward if isinstance(world, HasLowestReward) else LOWEST
         return Blame(lambda: self.family.make(task), lowest, counts)
@@ -145,13 +144,13 @@ class Runner:
         What fails while it is closed leaves the episode as it is, since its rewards are known by then; an agent that
         can make it fail would otherwise choose which of its episodes count.
         """
-        env = self.family.make(task)
+        env, world = self.family.make(task), world_of(self.family, task)
         sampler = self.sampler if sampler_for is None else sampler_for(env, label)
         limits = replace(self.config.limits, turns=max_turns(sampler, self.config.limits.turns))
-        blame = self._blame(task)
+        blame = self._blame(task, world)
         seats: dict[str, Seat] = {}
         try:
-            for name in seats_of(self.family, task):
+            for name in seats_of_world(world):
                 seats[name] = self.agent.seat(self._agent_context(name, sampler, params))
             played = await play(env, seats, limits, self.timeline, task.env, blame if find_cause else None)
             if blobs := blobs_of(env):

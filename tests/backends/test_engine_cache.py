@@ -67,6 +67,27 @@ def test_the_longest_idle_leaf_is_given_up_first():
     assert newer[0] != older[0]
 
 
+def test_the_closest_of_many_siblings_is_found_and_one_that_can_be_extended_is_preferred():
+    generator = np.random.default_rng(0)
+    tree, kept = PrefixTree(100, 8, 8), list[list[int]]()
+    for length in generator.integers(1, 8, 60):
+        tokens = generator.integers(1, 3, length)
+        shared = max((common(tokens[:-1], other) for other in kept), default=0)
+        claim = fill(tree, tree.claim(tokens, 0))
+        assert claim.reused == shared
+        assert (claim.copy is None) == (not shared or tokens[:shared].tolist() in kept)
+        tree.release(claim.context)
+        if claim.copy is None and shared:
+            kept.remove(tokens[:shared].tolist())
+        kept.append(tokens.tolist())
+
+
+def common(tokens, other):
+    """The length of the prefix that two prompts share."""
+    differs = [a != b for a, b in zip(tokens, other, strict=False)]
+    return differs.index(True) if True in differs else len(differs)
+
+
 def test_what_is_promised_to_one_context_is_not_given_to_another():
     tree = PrefixTree(3, 2, 6)
     first = tree.claim(prompt(1, 1), 4)
@@ -88,6 +109,15 @@ def test_a_group_waits_for_the_one_that_reads_their_prompt():
     second = tree.claim(shared, 0)
     assert second.reused == 29
     assert held(second)[:3] == held(first)[:3]
+
+
+def test_nobody_waits_for_tokens_that_a_page_held_before():
+    tree = PrefixTree(12, 8, 64)
+    failed = fill(tree, tree.claim(np.arange(8), 0))
+    tree.release(failed.context, keep=False)
+    first = tree.claim(prompt(0), 0)
+    assert held(first) == held(failed)
+    assert tree.claim(np.arange(8), 0).reused == 0
 
 
 def test_pages_that_two_contexts_computed_become_one():

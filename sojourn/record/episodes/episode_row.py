@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import islice
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -150,14 +151,14 @@ def _row(record: Record, stage: str, step: int, part: int, number: int, place: i
         tags=task.tags,
         split=task.split,
         seed=task.seed,
-        reward=float(np.mean(rewards)) if rewards else None,
-        success=float(np.mean([t.success for t in judged])) if judged else None,
+        reward=fmean(rewards) if rewards else None,
+        success=fmean(t.success for t in judged) if judged else None,
         turns=sum(len(t.turns) for t in seats),
         sampled=sum(len(turn.sample.tokens) for t in seats for turn in t.turns),
         ending=str(seats[0].ending) if seats else None,
         error=episode.error,
         seconds=float(episode.seconds),
-        parts={n: float(np.mean([s.parts[n] for s in record.scores if n in s.parts])) for n in sorted(names)},
+        parts={n: fmean(s.parts[n] for s in record.scores if n in s.parts) for n in sorted(names)},
         **_later_columns(record),
         origin=group.origin,
     )

@@ -28,7 +28,7 @@ class Page:
 
     number: int  # the index of its keys and values in the cache
     parent: Page | None
-    tokens: IntArray  # (size,) of which the first `known` are valid
+    tokens: IntArray  # (size,) of which the first `known` are valid: a row of the tree's table
     known: int = 0
     filled: int = 0  # tokens whose keys and values are computed
     readers: int = 0  # contexts that use it now
@@ -88,6 +88,7 @@ class PrefixTree:
         self.size, self.pages = size, pages
         self.width = -(-length // size)
         self.evicted = 0
+        self._tokens = np.zeros((pages, size), dtype=np.int64)  # of every page, by its number
         self._root = self._new_root()
         self._free = list(range(pages - 1, -1, -1))
         self._reserved = self._idle = self._clock = 0
@@ -186,18 +187,21 @@ class PrefixTree:
 
     def _closest_child(self, page: Page, prompt: IntArray) -> tuple[Page | None, int]:
         """Finds the child page that shares the longest prefix with the prompt; among equals it prefers one that can be
-        extended. Returns it with the length of that prefix."""
-        best: tuple[int, bool] = (0, False)
-        closest = None
-        for child in page.children if len(prompt) else ():
-            width = min(child.known, len(prompt))
-            differs = child.tokens[:width] != prompt[:width]
-            first = int(differs.argmax()) if width else 0
-            common = first if width and differs[first] else width
-            rank = (common, common == child.known and child.readers == 0)
-            if rank > best:
-                best, closest = rank, child
-        return closest, best[0]
+        extended. Returns it with the length of that prefix.
+
+        The children are compared in one operation: as many as there are plays may differ in their first tokens."""
+        children, width = page.children, min(self.size, len(prompt))
+        if not children or not width:
+            return None, 0
+        equal = self._tokens[[child.number for child in children], :width] == prompt[:width]  # (children, width)
+        lengths = np.logical_and.accumulate(equal, axis=1).sum(axis=1)
+        common = np.minimum(lengths, [child.known for child in children])
+        longest = int(common.max())
+        if not longest:
+            return None, 0
+        closest = [children[number] for number in np.flatnonzero(common == longest)]
+        free = (child for child in closest if child.known == longest and child.readers == 0)
+        return next(free, closest[0]), longest
 
     def _can_extend(self, match: Match) -> bool:
         """Returns whether the new context may append to the partial page itself: the page holds only tokens of this
@@ -231,7 +235,8 @@ class PrefixTree:
         if not self._free:
             self._evict()
         context.reserve, self._reserved = context.reserve - 1, self._reserved - 1
-        page = Page(self._free.pop(), parent, np.zeros(self.size, dtype=np.int64), readers=1, attached=parent.attached)
+        number = self._free.pop()
+        page = Page(number, parent, self._tokens[number], readers=1, attached=parent.attached)
         if page.attached:
             parent.children.append(page)
         self._join(context, page)
