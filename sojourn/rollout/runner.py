@@ -123,7 +123,9 @@ class Runner:
 
     def _places(self, task: Task) -> Places:
         world = world_of(self.family, task)
-        return self._world_places.setdefault(id(world), Places.of(world, self.config.concurrency))
+        if (places := self._world_places.get(id(world))) is None:
+            places = self._world_places[id(world)] = Places.of(world, self.config.concurrency)
+        return places
 
     def _blame(self, task: Task, world: EnvFamily) -> Blame:
         counts = self._episode_counts.setdefault(id(world), EpisodeCounts())
