@@ -119,9 +119,8 @@ def _comments(cls: type) -> Mapping[str, str]:
 
 
 def _title(kind: str) -> str:
-    return {"env": "Worlds", "groups": "Group sources", "loss": "Losses", "curriculum": "Curricula"}.get(
-        kind, f"{kind.capitalize()}s"
-    )
+    titles = {"env": "Worlds", "groups": "Group sources", "loss": "Losses", "curriculum": "Curricula"}
+    return (titles | {"branching": "Branching rules"}).get(kind, f"{kind.capitalize()}s")
 
 
 def _page(title: str, tables: Mapping[str, type], kind: str = "") -> str:

@@ -127,6 +127,12 @@ async def contained(coroutine: Coroutine[Any, Any, T]) -> T:
     return outcome.value
 
 
+def cancelled() -> bool:
+    """Returns whether this task itself is cancelled, rather than something that the world waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 async def _outcome(coroutine: Coroutine[Any, Any, Any]) -> _Outcome:
     """Returns the outcome as a value, as a SystemExit that leaves a task would end the event loop."""
     try:

@@ -32,10 +32,10 @@ class Attempt:
 
     def episode(self, id: str, task: Task, seconds: float, failed: BaseException | None) -> Episode:
         """Returns the episode of this attempt; `failed` is what ended the attempt, if not the end of the task."""
-        causes = {"close_error" if self.complete else "error": failed and recorded(failed)}
-        failure = failed or self.failure
+        text, failure = failed and recorded(failed), failed or self.failure
+        error, close_error = (None, text) if self.complete else (text, None)
         traceback = None if failure is None else recorded_traceback(failure)
-        return Episode(id, task, self.trajectories, seconds=seconds, traceback=traceback, **causes)
+        return Episode(id, task, self.trajectories, error, seconds, close_error, traceback)
 
 
 def require_few_failures(recent: Sequence[str | None], max_error_rate: float, last: Episode) -> None:

@@ -23,8 +23,13 @@ from sojourn.errors import ConfigError, MissingExtraError
 from sojourn.protocols import Stateful
 from sojourn.train.recipe import Recipe
 
-KINDS = ("estimator", "loss", "stream", "filter", "reward", "curriculum", "groups")
-PLURALS = {"loss": "losses", "curriculum": "curricula", "groups": "sources of groups"}  # of the others: with an s
+KINDS = ("estimator", "loss", "stream", "filter", "reward", "curriculum", "groups", "branching")
+PLURALS = {  # of the others: with an s
+    "loss": "losses",
+    "curriculum": "curricula",
+    "groups": "sources of groups",
+    "branching": "branching rules",
+}
 SOURCE = re.compile(r"\(((?:[^()]|\([^()]*\))*(?:arXiv:\d{4}\.\d{4,5}|\b(?:19|20)\d\d\b)(?:[^()]|\([^()]*\))*)\)")
 NEEDS_IN_WORDS = {  # what a loss reads of the trainer's forward pass, in words
     "entropy": "the entropy of its own forward pass",
@@ -182,6 +187,7 @@ def _goes_with(kind: str, component: Any) -> str:
     """Returns what a component can be combined with, and what holds for it in a run."""
     everything = {"estimator": "any loss", "loss": "any estimator", "filter": "any estimator"}
     everything |= {"reward": "any world", "curriculum": "any world", "groups": "any world"}
+    everything |= {"branching": "agents whose seats fork"}
     facts = []
     if kind == "stream":
         everything["stream"] = "any estimator or loss"

@@ -52,7 +52,7 @@ class Env(Protocol):
     `step` raises `ActionError` when the action is malformed or impossible, with the world unchanged, and anything else
     only for failures that are not the agent's fault. Where the agent itself broke or stalled the world, `step` ends the
     episode with the worst reward and the info `lost`. A world that cannot know this raises; then the actions are
-    replayed to find the cause (`sojourn/rollout/blame.py`).
+    replayed to find the cause (`sojourn/blame.py`).
 
     Optional: `Forkable`, `HasStateKey`, `HasExpert`, `HasBlobs`.
     """

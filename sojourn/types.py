@@ -246,6 +246,16 @@ class Trajectory:
 
 
 @dataclass(frozen=True)
+class Branch:
+    """Says that a play began in the middle of episode `of` of its group: the first `turns` turns of each trajectory, in
+    the order of the trajectories, have the same `Sample` objects there. `reason` says, for people, why it forked."""
+
+    of: str
+    turns: tuple[int, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class Episode:
     """One play of a task, with a trajectory for each seat; never trained where it has an `error` of infrastructure: its
     trajectories then hold the turns before the failure. One with a `close_error` was complete before its environment
@@ -258,6 +268,7 @@ class Episode:
     seconds: float = 0.0
     close_error: str | None = None
     traceback: str | None = None
+    branch: Branch | None = None  # where it began, if not at the start of the task
 
 
 @dataclass(frozen=True)
@@ -279,6 +290,20 @@ class Group:
         """Returns, for each of `trajectories`, the number of its episode in `episodes`."""
         numbered = [(number, e) for number, e in enumerate(self.episodes) if e.error is None]
         return tuple(number for number, episode in numbered for t in episode.trajectories if t.trainable)
+
+    @cached_property
+    def holders(self) -> tuple[tuple[int, ...], ...]:
+        """Returns, for each turn of each of `trajectories`, which of them trains it: the trajectory itself or, where
+        branches share the turn, the first one that has its sample."""
+        left = {episode.branch.of for episode in self.episodes if episode.branch is not None}
+        first: dict[int, int] = {}
+        found: list[tuple[int, ...]] = []
+        for number, (owner, trajectory) in enumerate(zip(self.owners, self.trajectories, strict=True)):
+            episode = self.episodes[owner]
+            known = first if episode.branch is not None or episode.id in left else {}
+            found.append(tuple(known.get(id(turn.sample), number) for turn in trajectory.turns))
+            first.update({id(turn.sample): at for turn, at in zip(trajectory.turns, found[-1], strict=True)})
+        return tuple(found)
 
 
 @dataclass(frozen=True)

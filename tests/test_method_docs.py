@@ -17,7 +17,7 @@ from sojourn.train.resolve import load
 
 PAGE = Path(__file__).parent.parent / "docs" / "methods.md"
 PRESETS = Path(__file__).parent.parent / "recipes" / "presets"
-OWN = {"constant", "masked", "nll", "of_origin", "by_origin"}  # of nobody in particular
+OWN = {"constant", "masked", "nll", "of_origin", "by_origin", "uniform", "mistake"}  # of nobody in particular
 
 # What was read of the source of each method that names one of arXiv: when, and what. Those of 2026-11-23 were compared
 # for this table. Those of 2026-11-22 were compared by who wrote the method, as LOG.md of that day, the docstring or a
@@ -136,6 +136,10 @@ UNREAD = {
     ("estimator", "dyna_grpo"),
     ("estimator", "foresight"),
     ("estimator", "stratified"),
+    ("estimator", "tree_grpo"),
+    ("estimator", "tree_values"),
+    ("branching", "entropy"),
+    ("branching", "random_turns"),
     ("loss", "positive_nll"),
     ("loss", "st_ppo"),
     ("stream", "milestones"),

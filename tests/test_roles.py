@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from sojourn import abilities, protocols
+from sojourn.branching.rule import Branching
 from sojourn.config.components import COMPONENTS
 from sojourn.config.lookup import find, names
 from sojourn.curricula.proposer import Proposer
@@ -21,6 +22,7 @@ ROLES: dict[str, Any] = {
     "reward": protocols.Reward, "curriculum": protocols.CurriculumConfig, "groups": protocols.SourceConfig,
     "filter": protocols.Filter, "estimator": protocols.Estimator, "loss": protocols.Loss, "stream": protocols.Stream,
     "backend": protocols.Backend, "sink": protocols.SinkConfig, "proposer": Proposer,
+    "branching": Branching,
 }  # fmt: skip
 OPTIONAL = [kind for kind in vars(abilities).values() if getattr(kind, "_is_protocol", False)]
 ASKED_OF = {

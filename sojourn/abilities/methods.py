@@ -358,8 +358,16 @@ def applied(components: Iterable[object], origin: str) -> list[object]:
 
 
 @runtime_checkable
+class Branches(Protocol):
+    """A group source whose plays fork where the rule `branching` says, if it has one."""
+
+    @property
+    def branching(self) -> object | None: ...
+
+
+@runtime_checkable
 class Sized(Protocol):
-    """A group source whose groups all have `size` episodes."""
+    """A group source whose groups all have `size` episodes, unless they fork."""
 
     @property
     def size(self) -> int: ...
@@ -375,7 +383,8 @@ class Lags(Protocol):
 
 def group_size(source: object) -> int | None:
     """Returns how many episodes each group of a source has; None where that differs."""
-    return source.size if isinstance(source, Sized) else None
+    forks = isinstance(source, Branches) and source.branching is not None
+    return source.size if isinstance(source, Sized) and not forks else None
 
 
 def max_lag(source: object) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
-from sojourn.protocols import Env, EnvFamily, Seat
+from sojourn.protocols import AgentContext, Env, EnvFamily, Seat
 from sojourn.types import Episode, Message, Task
 
 
@@ -189,6 +189,7 @@ class Relabels(Protocol):
 
 @runtime_checkable
 class ForkableSeat(Protocol):
-    """A seat that can be copied: `fork` returns one that goes on by itself from the same turns."""
+    """A seat that can be copied: `fork` returns one that goes on by itself from the same turns, in the same context or
+    another one, whose sampler and seed differ."""
 
-    def fork(self) -> Seat: ...
+    def fork(self, context: AgentContext | None = None) -> Seat: ...

@@ -121,8 +121,8 @@ class PlainSeat:
         again = [message for message in observation.messages if message not in kept]
         return replace(observation, system=(), messages=(*reasons(error, self.turns[-1]), *again))
 
-    def fork(self) -> PlainSeat:
-        return replace(self, past=list(self.past), turns=list(self.turns))
+    def fork(self, context: AgentContext | None = None) -> PlainSeat:
+        return replace(self, context=context or self.context, past=list(self.past), turns=list(self.turns))
 
     def finish(self, ending: Ending) -> Trajectory:
         pending = self.pending_reward, self.pending_info  # of a seat that never acted, else nothing

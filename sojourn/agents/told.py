@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from sojourn.abilities import ForkableSeat
 from sojourn.errors import ActionError, ConfigError
-from sojourn.protocols import Agent, Seat
+from sojourn.protocols import Agent, AgentContext, Seat
 from sojourn.types import Ending, Message, Observation, Role, Trajectory
 
 
@@ -41,13 +41,13 @@ class ToldSeat:
         self.refusal = self.base.refuse(error, self.seen or observation)
         return self.refusal
 
-    def fork(self) -> ToldSeat:
+    def fork(self, context: AgentContext | None = None) -> ToldSeat:
         if not isinstance(self.base, ForkableSeat):
             raise ConfigError(
                 f"the seats of {type(self.acting).__name__} have no fork(), so those of {self.agent} have none either: "
                 "choose another base, such as plain"
             )
-        return replace(self, base=self.base.fork())
+        return replace(self, base=self.base.fork(context))
 
     def finish(self, ending: Ending) -> Trajectory:
         return self.base.finish(ending)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sojourn.abilities import Chooses, HasColumns
-from sojourn.batch.flatten import flatten, gather
+from sojourn.batch.flatten import add_up, flatten, gather
 from sojourn.batch.weigh import Aggregate, weigh
 from sojourn.protocols import Loss, Trainer
 from sojourn.types import Batch, Credit, Group, Streams
@@ -22,22 +22,23 @@ def to_batch(
     aggregate: Aggregate,
     losses: Sequence[Loss] = (),
 ) -> Batch:
-    """Returns the step's batch: every sampled token of every trainable trajectory once, weighted by `aggregate`.
+    """Returns the step's batch: every sampled token of every trainable trajectory once, weighted by `aggregate`. A turn
+    that branched plays share has their weights together, and the mean of their advantages by these weights.
 
     Each `HasColumns` loss then adds its columns to `streams`; a critic's targets are the stream "targets".
     """
     batch, spans = flatten(groups)
-    advantages = gather([[c.tokens for c in of_group] for of_group in credit], spans, len(batch))
+    weights = weigh(groups, aggregate)
+    advantages = gather([[c.tokens for c in of_group] for of_group in credit], spans, len(batch), weights)
     if not len(batch) or any(c.targets is not None for of_group in credit for c in of_group):  # also in an empty batch
         missing = float("nan")  # the target of every token of a trajectory without targets
         targets = [[c.targets or tuple(a * missing for a in c.tokens) for c in of_group] for of_group in credit]
         streams = {**streams, "targets": targets}
-    weights = weigh(groups, aggregate)
     batch = replace(
         batch,
         advantages=advantages,
-        weight=gather(weights, spans, len(batch)),
-        streams={name: gather(values, spans, len(batch)) for name, values in streams.items()},
+        weight=add_up(weights, spans, len(batch)),
+        streams={name: gather(values, spans, len(batch), weights) for name, values in streams.items()},
     )
     columns = [loss.columns(batch) for loss in losses if isinstance(loss, HasColumns)]
     added = {name: values for of_loss in columns for name, values in of_loss.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
@@ -42,7 +43,7 @@ def paths(trajectory: Trajectory) -> list[list[int]]:
 
 def flatten(groups: Sequence[Group]) -> tuple[Batch, list[TurnSpan]]:
     """Returns a batch with one sequence for each root-to-leaf path, and the span of each turn in it. A turn that
-    several paths share is trained in the first of them only.
+    several paths share, or several trajectories as plays branched after it, is trained in the first of them only.
 
     The tokens are those that were sampled, never re-encoded. Every token to be trained has weight 1, so that
     `Trainer.forward` scores it; `to_batch` replaces the weights, and the advantages, which are 0 here.
@@ -50,17 +51,16 @@ def flatten(groups: Sequence[Group]) -> tuple[Batch, list[TurnSpan]]:
     packer = _Packer()
     number = 0
     for g, group in enumerate(groups):
-        for t, trajectory in enumerate(group.trajectories):
-            trained: set[int] = set()
+        for t, (trajectory, holders) in enumerate(zip(group.trajectories, group.holders, strict=True)):
             for path in paths(trajectory):
-                packer.add(trajectory, path, trained, (g, t), number)
+                packer.add(trajectory, path, holders, (g, t), number)
             number += 1
-    return packer.batch(), packer.spans
+    return packer.batch(), list(packer.spans.values())
 
 
 class _Packer:
     def __init__(self) -> None:
-        self.spans: list[TurnSpan] = []
+        self.spans: dict[tuple[int, int, int], TurnSpan] = {}  # by group, trajectory and turn
         self.parts: list[_Part] = []
         self.images: list[tuple[str, ...]] = []
         self.allowed: dict[int, IntArray] = {}
@@ -71,26 +71,27 @@ class _Packer:
         self,
         trajectory: Trajectory,
         path: Sequence[int],
-        trained: set[int],
+        holders: Sequence[int],
         group_and_trajectory: tuple[int, int],
         number: int,
     ) -> None:
-        sequence = len(self.images)
+        sequence, (group, at) = len(self.images), group_and_trajectory
         for turn_number in path:
             turn = trajectory.turns[turn_number]
             sample, context = turn.sample, len(turn.context)
             self._append(_Part(turn.context, np.zeros(context, np.float32), sequence, 0.0, 1.0, number, -1))
-            start = self.length
-            train = 0.0 if turn_number in trained else 1.0
+            start, held = self.length, (group, holders[turn_number], turn_number)
+            train = 0.0 if held in self.spans else 1.0
             temperature = sample.temperature or 1.0
             self._append(_Part(sample.tokens, sample.logprobs, sequence, train, temperature, number, self.turns))
             self.turns += 1
             if train:
-                trained.add(turn_number)
-                self.spans.append(TurnSpan(*group_and_trajectory, turn_number, start, self.length))
+                self.spans[held] = TurnSpan(*held, start, self.length)
                 for offset, ids in enumerate(turn.sample.allowed or ()):
                     if ids is not None:
                         self.allowed[start + offset] = ids
+            own = group, at, turn_number
+            self.spans.setdefault(own, TurnSpan(*own, self.spans[held].start, self.spans[held].stop))
         self.images.append(tuple(image for turn_number in path for image in trajectory.turns[turn_number].images))
 
     def _append(self, part: _Part) -> None:
@@ -111,12 +112,37 @@ class _Packer:
         return Batch(**cast(Any, columns), advantages=zeros, images=images, allowed=self.allowed)
 
 
-def gather(values: Sequence[Sequence[Sequence[FloatArray]]], spans: Sequence[TurnSpan], length: int) -> FloatArray:
-    """Returns values of sampled tokens, given by group, trajectory and turn, along the batch: (N,), 0 elsewhere."""
+Values = Sequence[Sequence[Sequence[FloatArray]]]  # of sampled tokens, by group, trajectory and turn
+
+
+def gather(values: Values, spans: Sequence[TurnSpan], length: int, weights: Values | None = None) -> FloatArray:
+    """Returns values of sampled tokens along the batch: (N,), 0 elsewhere. Of a turn that several trajectories share it
+    is the mean of theirs, by `weights` if given."""
+    out = np.zeros(length, dtype=np.float32)
+    for (start, stop), same in _by_place(spans).items():
+        of_place = [values[group][trajectory][turn] for group, trajectory, turn in same]
+        if len(same) == 1:
+            out[start:stop] = of_place[0]
+        else:
+            by = None if weights is None else [weights[group][trajectory][turn] for group, trajectory, turn in same]
+            out[start:stop] = np.average(of_place, axis=0, weights=by)
+    return out
+
+
+def add_up(values: Values, spans: Sequence[TurnSpan], length: int) -> FloatArray:
+    """Returns values of sampled tokens along the batch, those of a shared turn added up: (N,), 0 elsewhere."""
     out = np.zeros(length, dtype=np.float32)
     for span in spans:
-        out[span.start : span.stop] = values[span.group][span.trajectory][span.turn]
+        out[span.start : span.stop] += values[span.group][span.trajectory][span.turn]
     return out
+
+
+def _by_place(spans: Sequence[TurnSpan]) -> dict[tuple[int, int], list[tuple[int, int, int]]]:
+    """Returns the turns, by group, trajectory and turn, at each place of the batch: several where they share it."""
+    found = defaultdict[tuple[int, int], list[tuple[int, int, int]]](list)
+    for span in spans:
+        found[span.start, span.stop].append((span.group, span.trajectory, span.turn))
+    return found
 
 
 def scatter(groups: Sequence[Group], values: FloatArray, spans: Sequence[TurnSpan]) -> PerTurn:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -75,37 +73,6 @@ def sorted_sequences(batch: Batch) -> list[SortedSequence]:
         shared = _shared(batch, sequences[-1].sequence, s) if sequences else 0
         sequences.append(SortedSequence(s, int(batch.offsets[s + 1] - batch.offsets[s]), shared))
     return sequences
-
-
-def micro_batches(sequences: Sequence[SortedSequence], budget: float) -> Iterator[list[SortedSequence]]:
-    """Divides the sequences into micro-batches of at most `budget` nodes, or of one sequence.
-
-    Tokens that two micro-batches share are computed in both. So a full micro-batch is cut where, within its second
-    half, neighbours share the shortest prefix: between groups or episodes rather than between turns of one episode.
-    """
-    pending: list[SortedSequence] = []
-    nodes = 0
-    for sequence in sequences:
-        nodes += sequence.length - (sequence.shared if pending else 0)
-        pending.append(sequence)
-        while len(pending) > 1 and nodes > budget:
-            cut = _cut(pending, budget)
-            yield pending[:cut]
-            pending = pending[cut:]
-            nodes = node_counts(pending)[-1]
-    if pending:
-        yield pending
-
-
-def node_counts(sequences: Sequence[SortedSequence]) -> list[int]:
-    """Returns, for each k from 1 on, the number of nodes of a micro-batch of the first k sequences."""
-    return list(accumulate([sequences[0].length, *(s.length - s.shared for s in sequences[1:])]))
-
-
-def _cut(pending: Sequence[SortedSequence], budget: float) -> int:
-    """Returns how many of the sequences, which together exceed `budget`, to put into the next micro-batch."""
-    counts = [count for count, nodes in enumerate(node_counts(pending)[:-1], 1) if 2 * nodes > budget]
-    return min(reversed(counts or [len(pending) - 1]), key=lambda count: pending[count].shared)
 
 
 def merge(batch: Batch) -> Tree:

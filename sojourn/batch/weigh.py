@@ -21,7 +21,8 @@ class Aggregate:
     its paths sharing its weight (GRPO, arXiv:2402.03300, eq. 3). "turn": every turn alike. "constant": every token 1 /
     `length` of a trajectory (Dr. GRPO, arXiv:2503.20783, section 3.2), whatever was said. "seat": every seat of every
     episode alike, its trajectories sharing its weight and their tokens sharing theirs, so that an agent counts for as
-    much however often it was called (after the trajectory alignment of M-GRPO, arXiv:2511.13288).
+    much however often it was called (after the trajectory alignment of M-GRPO, arXiv:2511.13288). Tokens and turns that
+    branched plays share count once; each of the trajectories has its part of their weight.
     """
 
     by: Literal["token", "sequence", "turn", "constant", "seat"] = "token"
@@ -32,25 +33,33 @@ def weigh(groups: Sequence[Group], aggregate: Aggregate) -> list[list[tuple[Floa
     """Returns the weights of the sampled tokens, (A,) by group, trajectory and turn. They sum to 1 where no trajectory
     (with "turn": no turn) is empty; with "constant" to the mean number of tokens divided by `length`."""
     trajectories = [t for group in groups for t in group.trajectories]
-    tokens = sum(len(turn.sample.tokens) for t in trajectories for turn in t.turns)
-    turns = sum(len(t.turns) for t in trajectories)
+    sharers = [Counter((at, n) for of_turns in group.holders for n, at in enumerate(of_turns)) for group in groups]
+    sizes = [
+        len(group.trajectories[at].turns[n].sample.tokens)
+        for group, held in zip(groups, sharers, strict=True)
+        for at, n in held
+    ]
+    tokens, turns = sum(sizes), len(sizes)
     seats = [_seats(number, group) for number, group in enumerate(groups)]
     trajectory_counts = Counter(seat for of_group in seats for seat in of_group)  # of each seat of each episode
 
-    def weights_of(trajectory: Trajectory, seat: Hashable) -> tuple[FloatArray, ...]:
+    def weights_of(trajectory: Trajectory, seat: Hashable, shared: Sequence[int]) -> tuple[FloatArray, ...]:
         lengths = [len(turn.sample.tokens) for turn in trajectory.turns]
         turn_weights = {
-            "token": [1 / max(tokens, 1)] * len(lengths),
+            "token": [1 / max(tokens, 1) / count for count in shared],
             "sequence": [1 / max(sum(lengths) * len(trajectories), 1)] * len(lengths),
-            "turn": [1 / max(length * turns, 1) for length in lengths],
+            "turn": [1 / max(length * turns, 1) / count for length, count in zip(lengths, shared, strict=True)],
             "constant": [1 / (aggregate.length * max(len(trajectories), 1))] * len(lengths),
             "seat": [1 / max(sum(lengths) * trajectory_counts[seat] * len(trajectory_counts), 1)] * len(lengths),
         }[aggregate.by]
         return tuple(np.full(n, weight, np.float32) for n, weight in zip(lengths, turn_weights, strict=True))
 
     return [
-        [weights_of(*pair) for pair in zip(group.trajectories, of_group, strict=True)]
-        for group, of_group in zip(groups, seats, strict=True)
+        [
+            weights_of(trajectory, seat, [held[at, n] for n, at in enumerate(holders)])
+            for trajectory, seat, holders in zip(group.trajectories, of_group, group.holders, strict=True)
+        ]
+        for group, of_group, held in zip(groups, seats, sharers, strict=True)
     ]
 
 

@@ -25,6 +25,7 @@ SUITES = {
     "filter": "sojourn.checks.filter:check_filter",
     "curriculum": "sojourn.checks.curriculum:check_curriculum",
     "proposer": "sojourn.checks.proposer:check_proposer",
+    "branching": "sojourn.checks.branching:check_branching",
     "stream": "sojourn.checks.stream:check_stream",
     "estimator": "sojourn.checks.estimator:check_estimator",
     "loss": "sojourn.checks.loss:check_loss",
@@ -98,6 +99,8 @@ def _kind_of_class(cls: Any) -> str:
         return "agent"
     if hasattr(cls, "propose"):
         return "proposer"
+    if hasattr(cls, "leaves") and "point" in _takes(cls.__call__):
+        return "branching"
     if hasattr(cls, "bind") and {"tasks", "seed"} <= _takes(cls.bind):
         return "curriculum"
     if hasattr(cls, "bind") and {"context", "stage"} <= _takes(cls.bind):

@@ -39,9 +39,3 @@ async def call_env(call: Callable[..., Awaitable[T]], limits: Limits, timeline: 
         raise InfrastructureError(
             f"the world did not answer within {limits.stall_s:g} s (rollout.limits.stall_s)"
         ) from None
-
-
-def cancelled() -> bool:
-    """Returns whether this task itself is cancelled, rather than something that the world waited for."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -4,19 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from sojourn.abilities import HasStateKey
+from sojourn.blame import Action, Blame, EnvCall
 from sojourn.errors import ActionError, BudgetError, ConfigError, WorldError
-from sojourn.protocols import Env, Seat
+from sojourn.event_loop import cancelled
+from sojourn.protocols import AgentContext, Env, Seat
 from sojourn.rollout.answers import checked_observation, checked_step
-from sojourn.rollout.blame import Action, Blame
-from sojourn.rollout.limits import Limits, call_env, cancelled
+from sojourn.rollout.limits import Limits, call_env
 from sojourn.timeline import Timeline
-from sojourn.types import Ending, Message, Step, Trajectory
+from sojourn.types import Ending, Message, Observation, Step, Trajectory
 
 MOVE, LOST = "move", "lost"  # in the info of a turn: its number in the episode; 1 if its action broke the world
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where a play stands between two turns. `seen` is what the seat that acts is shown: the world's observation or,
+    after a refused action, the reason; `turns` were taken, and these actions performed."""
+
+    observation: Observation
+    seen: Observation
+    turns: int = 0
+    performed: tuple[Action, ...] = ()
+
+
+class Course(Protocol):
+    """A play with an environment and seats of its own, which begins at `start` if that is given. `before_turn` is
+    awaited before each turn, and `ended` after the last. See `sojourn/branching`."""
+
+    @property
+    def start(self) -> Moment | None: ...
+    async def open(self, make: Callable[[], Env], call: EnvCall) -> Env: ...
+    def seat(self, context: AgentContext) -> Seat: ...
+    async def before_turn(self, moment: Moment) -> None: ...
+    async def ended(self) -> None: ...
 
 
 async def play(
@@ -26,22 +51,29 @@ async def play(
     timeline: Timeline,
     world: str = "",
     blame: Blame | None = None,
+    course: Course | None = None,
 ) -> tuple[Trajectory, ...]:
     """Plays until the environment is done or a budget is spent, and returns a trajectory for each seat.
 
     The caller closes the environment; `world` is its name in messages. Where several seats play, the info `move` of a
     turn is its number in the episode. With `blame`, an episode that an action broke ends with the worst reward.
     """
-    actions = _Actions(env, limits, timeline, blame)
     started, world = time.monotonic(), world or type(env).__name__
-    seen = observation = checked_observation(await call_env(env.start, limits, timeline), seats, world)
+    moment = course.start if course is not None else None
+    if moment is None:
+        first = checked_observation(await call_env(env.start, limits, timeline), seats, world)
+        moment = Moment(first, first)
+    observation, seen = moment.observation, moment.seen
+    actions = _Actions(env, limits, timeline, blame, list(moment.performed))
     keyed = env if isinstance(env, HasStateKey) else None
     ending = Ending.TURNS
-    for number in range(limits.turns):
+    for number in range(moment.turns, limits.turns):
         move = {MOVE: float(number)} if len(seats) > 1 else {}
         if limits.seconds and time.monotonic() - started > limits.seconds:
             ending = Ending.TIME
             break
+        if course is not None:
+            await course.before_turn(Moment(observation, seen, number, tuple(actions.performed)))
         seat = seats[observation.agent]
         try:
             message = await seat.act(seen, None if keyed is None else keyed.state_key())
@@ -63,6 +95,8 @@ async def play(
             break
         seen = observation = step.observation
     actions.end()
+    if course is not None:
+        await course.ended()
     return tuple(seat.finish(ending) for seat in seats.values())
 
 
@@ -87,7 +121,7 @@ class _Actions:
             blame = self.blame
             if isinstance(error, asyncio.CancelledError) and cancelled():
                 raise
-            if blame is None or not await blame.is_cause(self.env, self.performed, action, self.limits, self.timeline):
+            if blame is None or not await blame.is_cause(self.env, self.performed, action):
                 raise
             self.broke, blame.failure = True, error
             return Step(None, {agent: blame.lowest}, done=True, success=False, info={LOST: 1.0})

@@ -6,20 +6,21 @@ import asyncio
 import hashlib
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 from sojourn.abilities import HasLowestReward, blobs_of, max_turns
+from sojourn.blame import LOWEST, Blame, EpisodeCounts, close
 from sojourn.config.fields import Range
 from sojourn.errors import ConfigError, WorldError
-from sojourn.event_loop import contained
+from sojourn.event_loop import cancelled, contained
 from sojourn.failures import Attempt, require_few_failures
 from sojourn.places import Places
 from sojourn.protocols import Agent, AgentContext, Env, EnvFamily, Renderer, Sampler, Seat
-from sojourn.rollout.blame import LOWEST, Blame, EpisodeCounts, close
-from sojourn.rollout.limits import Limits, call_env, cancelled
-from sojourn.rollout.play import play
+from sojourn.rollout.limits import Limits, call_env
+from sojourn.rollout.play import Course, play
 from sojourn.rollout.world import seats_of_world, world_of
 from sojourn.tasks.listed import check_task
 from sojourn.timeline import Timeline
@@ -39,7 +40,7 @@ class Rollout:
     """Configures how episodes are played: how many at once, with which budgets, and what happens when a world fails.
 
     A failed episode is tried again up to `retries` times. One that its agent broke did not fail, but is lost (see
-    `rollout/blame.py`). The run stops when more than three, and more than `max_error_rate`, of the last 100 episodes
+    `blame.py`). The run stops when more than three, and more than `max_error_rate`, of the last 100 episodes
     failed for good.
     """
 
@@ -99,14 +100,20 @@ class Runner:
         return Group(slot, task, tuple(t.result() for t in running))
 
     async def play_episode(
-        self, task: Task, params: SamplingParams, label: str, sampler_for: SamplerFor | None = None, blame: bool = True
+        self,
+        task: Task,
+        params: SamplingParams,
+        label: str,
+        sampler_for: SamplerFor | None = None,
+        blame: bool = True,
+        course: Course | None = None,
     ) -> Episode:
         """Plays a task once. Only here does an exception of an environment become data (`Episode.error`)."""
         async with self._places(task).taken(task), self._episode_limit:
             for attempt in range(self.config.retries + 1):
                 began, failed, played = time.monotonic(), None, Attempt()
                 try:
-                    await contained(self._play(task, params, label, sampler_for, blame, played))
+                    await contained(self._play(task, params, label, sampler_for, blame, course, played))
                 except ConfigError:
                     raise
                 except (Exception, SystemExit, asyncio.CancelledError) as error:  # a world that exits ends its own play
@@ -130,7 +137,10 @@ class Runner:
     def _blame(self, task: Task, world: EnvFamily) -> Blame:
         counts = self._episode_counts.setdefault(id(world), EpisodeCounts())
         lowest = world.lowest_reward if isinstance(world, HasLowestReward) else LOWEST
-        return Blame(lambda: self.family.make(task), lowest, counts)
+        return Blame(partial(self.family.make, task), self._call, lowest, counts)
+
+    async def _call(self, method: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
+        return await call_env(method, self.config.limits, self.timeline, *arguments)
 
     async def _play(
         self,
@@ -139,6 +149,7 @@ class Runner:
         label: str,
         sampler_for: SamplerFor | None,
         find_cause: bool,
+        course: Course | None,
         attempt: Attempt,
     ) -> None:
         """Plays a task, puts its trajectories into `attempt`, and closes its environment.
@@ -146,26 +157,28 @@ class Runner:
         What fails while it is closed leaves the episode as it is, since its rewards are known by then; an agent that
         can make it fail would otherwise choose which of its episodes count.
         """
-        env, world = self.family.make(task), world_of(self.family, task)
+        world, make = world_of(self.family, task), partial(self.family.make, task)
+        env = make() if course is None else await course.open(make, self._call)
         sampler = self.sampler if sampler_for is None else sampler_for(env, label)
         limits = replace(self.config.limits, turns=max_turns(sampler, self.config.limits.turns))
         blame = self._blame(task, world)
         seats: dict[str, Seat] = {}
         try:
             for name in seats_of_world(world):
-                seats[name] = self.agent.seat(self._agent_context(name, sampler, params))
-            played = await play(env, seats, limits, self.timeline, task.env, blame if find_cause else None)
+                context = self._agent_context(name, sampler, params)
+                seats[name] = (course or self.agent).seat(context)
+            played = await play(env, seats, limits, self.timeline, task.env, blame if find_cause else None, course)
             if blobs := blobs_of(env):
                 self.on_blobs(blobs)
         except BaseException as error:
             if not (isinstance(error, asyncio.CancelledError) and cancelled()):
                 attempt.keep_turns(seats, env, self.on_blobs)
             if not blame.closed:
-                await close(env, self.config.limits, self.timeline)  # its error would hide this one
+                await close(env, self._call)  # its error would hide this one
             raise
         attempt.trajectories, attempt.complete, attempt.failure = played, True, blame.failure
         if not blame.closed:
-            await call_env(env.close, self.config.limits, self.timeline)
+            await self._call(env.close)
 
     def _agent_context(self, name: str, sampler: Sampler, params: SamplingParams) -> AgentContext:
         """Returns the context of a seat. Each has a sampling seed of its own, so that seats do not sample alike."""

@@ -80,6 +80,8 @@ class SemiOnline(Slots):
             raise ValueError(
                 f'min_std = {self.min_std:g} with zero_signal = "keep", which trains all groups: use "redraw" or "drop"'
             )
+        if self.branching is not None:
+            raise ValueError("branching with semi_online, whose plays go the expert's one way: leave it out")
 
     async def check(self, stage: StageContext) -> None:
         await super().check(stage)

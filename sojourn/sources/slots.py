@@ -6,11 +6,14 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from sojourn.abilities import origin_of
+from sojourn.branching.rule import Branching
+from sojourn.branching.trees import play_trees
 from sojourn.config.fields import Kind, Range
 from sojourn.errors import ConfigError
 from sojourn.rewards.reward_cache import scored_or_failed
@@ -54,6 +57,10 @@ class Slots:
     the horizon grows as in ScalingInter-RL (Xi et al. 2025, arXiv:2509.08755, as in the authors' code). With a
     `horizon_goal` above 0 the schedules count only the steps in which at least that fraction of episodes succeeded. The
     metrics `horizon_turns` and `horizon_tokens` tell a step's budget.
+
+    With a `branching` rule the `size` episodes are roots: they fork where the rule says, and every branch is an episode
+    of the group, which shares the turns before its fork (`sojourn/branching/trees.py`). The metric `branches` counts
+    them.
     """
 
     width: Annotated[int, Range(1)] = 8
@@ -66,11 +73,12 @@ class Slots:
     horizon: Annotated[Schedule, Kind("schedule")] = field(default_factory=Constant)
     token_horizon: Annotated[Schedule, Kind("schedule")] = field(default_factory=Constant)
     horizon_goal: Annotated[float, Range(0, 1)] = 0.0
+    branching: Annotated[Branching | None, Kind("branching")] = None
 
     live = True
 
     def __post_init__(self) -> None:
-        if self.zero_signal != "keep" and self.size == 1:
+        if self.zero_signal != "keep" and self.size == 1 and self.branching is None:
             raise ValueError(
                 f'zero_signal = "{self.zero_signal}" with size = 1: a lone episode always scores like its group; '
                 'use "keep", or a size of 2 or more'
@@ -182,6 +190,8 @@ class LiveSlots:
         require_played(done, step)
         self._budget = self._records[step * width].budget or self._budget
         redrawn = sum(len(self._records[slot].tasks) - 1 for slot in tasks)
+        if self.config.branching is not None:
+            self._counts.update(branches=sum(e.branch is not None for group in done for e in group.episodes))
         for slot in tasks:
             del self._running[slot], self._records[slot]
         if self.config.zero_signal == "keep":
@@ -193,7 +203,8 @@ class LiveSlots:
         return done if self.config.exhausted == "keep" else with_signal
 
     def metrics(self) -> Mapping[str, float]:
-        """Returns, since the last call, how many groups were redrawn and how many slots ended without a signal."""
+        """Returns, since the last call, how many groups were redrawn, how many slots ended without a signal, and, with
+        a branching rule, how many plays were branches."""
         counts, self._counts = self._counts, Counter()
         grown = zip(("horizon_turns", "horizon_tokens"), self._budget, strict=True) if self.config.grows else ()
         return {name: float(count) for name, count in (*counts.items(), *grown)}
@@ -226,10 +237,11 @@ class LiveSlots:
 
     async def _play(self, record: SlotRecord, slot: int, redraw: int, params: SamplingParams, label: str) -> Group:
         """Plays the task that a slot drew as its `redraw`-th."""
+        play, rule = self.context.runner.play_group, self.config.branching
+        if rule is not None:
+            play = partial(play_trees, self.context.runner, rule)
         task, size = record.tasks[redraw], record.sizes[redraw]
-        return await self.context.runner.play_group(
-            task, slot, size, params, label, sampler_for=self._recording(record)
-        )
+        return await play(task, slot, size, params, label, sampler_for=self._recording(record))
 
     def _size_of(self) -> Callable[[Task], int]:
         """Returns what says, for a slot that begins now, how many episodes a task is played."""

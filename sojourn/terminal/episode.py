@@ -148,6 +148,9 @@ def _head(record: Record, context: EpisodeContext) -> Text:
         f"\n{one_line(', '.join((task.env, *task.tags)))}, seed {task.seed}, {one_line(task.split)}", "not bold"
     )
     head.append(f"\ntask {task.id} {clean(json.dumps(dict(task.data), ensure_ascii=False), 400)}", "not bold dim")
+    if (branch := episode.branch) is not None:
+        reason = f": {one_line(branch.reason, 200)}" if branch.reason else ""
+        head.append(f"\na branch of {one_line(branch.of)} after {sum(branch.turns)} turns{reason}", "not bold dim")
     address = Address(entry.stage, entry.step, entry.place, _index_in_group(context))
     head.append(f"\naddress {one_line(str(address))}", "not bold dim")
     head.append(f", played in {number(episode.seconds)} s", "not bold dim")

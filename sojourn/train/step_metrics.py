@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from sojourn.sources.slots import Signal, Slots, has_zero_signal
 from sojourn.train.assemble import Components
 from sojourn.train.loop import StepResult
 from sojourn.train.recipe import Stage
-from sojourn.types import Group, Score, Stop
+from sojourn.types import Group, Sample, Score, Stop
 
 
 def metrics_of(component: object) -> Mapping[str, float]:
@@ -66,17 +66,23 @@ def count_metrics(result: StepResult) -> dict[str, float]:
     """Returns how much was played for a step, including groups that were redrawn, dropped or left out.
 
     `episodes` counts those without a failure; `turns` is the mean over their trajectories, of which each trained seat
-    has one.
+    has one. Tokens that branches share count once.
     """
     groups = [scored.group for scored in result.played]
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    samples = [sample for group in groups for sample in _samples(group)]
     return {
         "groups": len(groups),
         "episodes": sum(len(set(group.owners)) for group in groups),
-        "turns": len(turns) / max(1, len(trajectories)),
-        "sampled_tokens": sum(len(turn.sample.tokens) for turn in turns),
+        "turns": sum(len(trajectory.turns) for trajectory in trajectories) / max(1, len(trajectories)),
+        "sampled_tokens": sum(len(sample.tokens) for sample in samples),
     }
+
+
+def _samples(group: Group) -> Iterator[Sample]:
+    """Yields the samples of a group, those that branches share once."""
+    for number, (trajectory, holders) in enumerate(zip(group.trajectories, group.holders, strict=True)):
+        yield from (turn.sample for turn, at in zip(trajectory.turns, holders, strict=True) if at == number)
 
 
 def origin_metrics(groups: Sequence[Group], source: SourceConfig[Any]) -> dict[str, float]:
@@ -96,7 +102,7 @@ def policy_metrics(result: StepResult, version: int, signal: Signal, origin: str
     groups = [scored.group for scored in played]
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
-    samples = [turn.sample for group in result.groups for t in group.trajectories for turn in t.turns]
+    samples = [sample for group in result.groups for sample in _samples(group)]
     lags = [version - sample.versions.oldest for sample in samples if sample.versions.oldest >= 0]
     return {
         "success": _mean([float(trajectory.success) for trajectory in trajectories]),

@@ -8,12 +8,19 @@ import pytest
 from made_world import Odd, components, sampled
 
 from sojourn.agents.plain import Plain
+from sojourn.branching.random_turns import RandomTurns
+from sojourn.branching.uniform import Uniform
 from sojourn.envs.toy import Toy
 from sojourn.record import checkpoint
 from sojourn.sources.slots import LiveSlots, Slots
 from sojourn.types import Prompt, Sample, SamplingParams, Stop, Versions
 
 TOY = Toy(rooms=2, side_rooms=1, choices=True, turns=6)
+RULES = {
+    "linear": None,
+    "forks": Uniform(every=1, width=2, depth=2, leaves=3),
+    "forks at the end": RandomTurns(count=2, leaves=3),
+}
 
 
 @dataclass
@@ -56,17 +63,20 @@ async def interrupted(folder, sampler: Wanders, **options):
     return saved.state()["groups"]
 
 
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 @pytest.mark.parametrize("limit", [0, 1, 30])
-async def test_samples_drawn_before_a_checkpoint_are_not_drawn_again(tmp_path, limit):
+async def test_samples_drawn_before_a_checkpoint_are_not_drawn_again(tmp_path, limit, rule):
     before, after, whole = Wanders(0, limit), Wanders(1), Wanders(2)
-    state = await interrupted(tmp_path, before)
+    state = await interrupted(tmp_path, before, branching=rule)
     assert len(before.asked) == limit
-    resumed, uninterrupted = source(after), source(whole)
+    resumed, uninterrupted = source(after, branching=rule), source(whole, branching=rule)
     resumed.restore(state)
     for step in range(2):
         for group, same in zip(await resumed.take(step), await uninterrupted.take(step), strict=True):
             assert group.slot == same.slot
             assert group.task == same.task
+            assert [e.branch for e in group.episodes] == [e.branch for e in same.episodes]
+            assert any(e.branch for e in group.episodes) == (rule is not None)
             assert [sampled(t) for t in group.trajectories] == [sampled(t) for t in same.trajectories]
             for turn in (turn for t in group.trajectories for turn in t.turns):
                 assert turn.sample.temperature == 0.7

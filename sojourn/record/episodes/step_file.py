@@ -24,6 +24,7 @@ from sojourn.errors import RecordError
 from sojourn.files import open_regular
 from sojourn.record.atomic import write_file
 from sojourn.types import (
+    Branch,
     Credit,
     Ending,
     Episode,
@@ -252,6 +253,7 @@ class _PlainRecord(msgspec.Struct):
     version: int = 1
     close_error: str | None = None
     traceback: str | None = None
+    branch: Branch | None = None
 
     def episode(self, turn: Callable[[_PlainTurn], Turn]) -> Episode:
         trajectories = (
@@ -259,7 +261,7 @@ class _PlainRecord(msgspec.Struct):
             for t in self.trajectories
         )
         failures = self.error, self.seconds, self.close_error, self.traceback
-        return Episode(self.id, self.task, tuple(trajectories), *failures)
+        return Episode(self.id, self.task, tuple(trajectories), *failures, self.branch)
 
 
 def _read(line: bytes) -> _PlainRecord:
@@ -322,6 +324,7 @@ def _record_to_plain(record: Record) -> dict[str, Any]:
         "streams": list(record.streams),
         **({"close_error": episode.close_error} if episode.close_error else {}),
         **({"traceback": episode.traceback} if episode.traceback else {}),
+        **({"branch": to_plain(episode.branch)} if episode.branch else {}),
     }
 
 

@@ -50,7 +50,7 @@ def index(request: Request) -> Page:
         request, "episode.html", run=key, episode=entry, data=dict(record.episode.task.data) if record else None,
         turns=list(view.turns(record)) if record else [], seat_ends=seat_ends(record, linked=True) if record else [],
         problems=problems, colouring=colouring, colourings=known, siblings=siblings,
-        close_error=record.episode.close_error if record else None,
+        close_error=record.episode.close_error if record else None, branch=record.episode.branch if record else None,
         traceback=record.episode.traceback if record else None,
         again=play_again(path, record.episode.task) if record else "",
         origin=origin, place=Address(entry.stage, entry.step, entry.place, at),

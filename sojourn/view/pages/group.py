@@ -16,8 +16,9 @@ from sojourn.terminal.episode import TurnRecord, turns_in_order
 from sojourn.terminal.find import group_episodes
 from sojourn.view.arena_columns import column_names, with_other_operators
 from sojourn.view.episode import context_note
+from sojourn.view.group_tree import Line, Node, tree_svg
 from sojourn.view.message_text import action_summary
-from sojourn.view.page import Page, render, run_cache
+from sojourn.view.page import Page, address, render, run_cache
 from sojourn.view.pairs import anchors, pairs
 
 MAX_CHARACTERS = 160  # of an action that are shown
@@ -67,12 +68,25 @@ def index(request: Request) -> Page:
         names = column_names(store, entries)
         before, after = _neighbour_groups(store, stage, step, place)
         history, origin = task_history(store, entries[0].task), recorded_origin(store, entries[0])
+    shown = columns(entries, records)
     return render(
-        request, "group.html", run=key, stage=stage, step=step, place=place, columns=columns(entries, records),
+        request, "group.html", run=key, stage=stage, step=step, place=place, columns=shown,
+        tree=tree_svg([_line(key, *one) for one in zip(shown, records, strict=True)]),
         names=names, task=next((r.episode.task for r in records if isinstance(r, Record)), None),
         before=before, after=after, history=history, problems=store.troubles,
         origin=origin, pairs=pairs(entries, records, names),
     )  # fmt: skip
+
+
+def _line(run: str, column: Column, record: Record | str) -> Line:
+    """Returns an episode as the tree shows it."""
+
+    def link(cell: Cell) -> str:
+        return f"{address('runs', run, 'episodes', column.episode.id)}#turn-{cell.anchor}"
+
+    nodes = [Node(link(cell), cell.action, cell.advantage) for cell in column.cells if cell is not None]
+    branch = record.episode.branch if isinstance(record, Record) else None
+    return Line(column.episode.id, branch, nodes, column.episode.reward)
 
 
 def _read(store: EpisodeStore, entry: EpisodeRow) -> Record | str:

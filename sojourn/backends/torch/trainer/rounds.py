@@ -5,10 +5,11 @@ A worker is a group of threads."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import numpy as np
 
-from sojourn.batch.share import SortedSequence, micro_batches, node_counts, sorted_sequences
+from sojourn.batch.share import SortedSequence, sorted_sequences
 from sojourn.types import Batch, IntArray
 
 SLACK = (1.02, 1.1, 1.25)  # how much larger than an equal share a micro-batch of a round may be; each is tried
@@ -55,3 +56,34 @@ def _critical_nodes(rounds: Sequence[Round]) -> int:
     """Returns the nodes of the largest micro-batch of each round, added up: what the slowest worker
     computes."""
     return sum(max(node_counts(micro_batch)[-1] for micro_batch in one) for one in rounds)
+
+
+def micro_batches(sequences: Sequence[SortedSequence], budget: float) -> Iterator[list[SortedSequence]]:
+    """Divides the sequences into micro-batches of at most `budget` nodes, or of one sequence.
+
+    Tokens that two micro-batches share are computed in both. So a full micro-batch is cut where, within its second
+    half, neighbours share the shortest prefix: between groups or episodes rather than between turns of one episode.
+    """
+    pending: list[SortedSequence] = []
+    nodes = 0
+    for sequence in sequences:
+        nodes += sequence.length - (sequence.shared if pending else 0)
+        pending.append(sequence)
+        while len(pending) > 1 and nodes > budget:
+            cut = _cut(pending, budget)
+            yield pending[:cut]
+            pending = pending[cut:]
+            nodes = node_counts(pending)[-1]
+    if pending:
+        yield pending
+
+
+def node_counts(sequences: Sequence[SortedSequence]) -> list[int]:
+    """Returns, for each k from 1 on, the number of nodes of a micro-batch of the first k sequences."""
+    return list(accumulate([sequences[0].length, *(s.length - s.shared for s in sequences[1:])]))
+
+
+def _cut(pending: Sequence[SortedSequence], budget: float) -> int:
+    """Returns how many of the sequences, which together exceed `budget`, to put into the next micro-batch."""
+    counts = [count for count, nodes in enumerate(node_counts(pending)[:-1], 1) if 2 * nodes > budget]
+    return min(reversed(counts or [len(pending) - 1]), key=lambda count: pending[count].shared)

@@ -11,16 +11,16 @@ action broke it reports this itself; the replay is for worlds that cannot.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sojourn.errors import ActionError, ConfigError, WorldError
+from sojourn.event_loop import cancelled
 from sojourn.protocols import Env
-from sojourn.rollout.limits import Limits, call_env, cancelled
-from sojourn.timeline import Timeline
 from sojourn.types import Message
 
+EnvCall = Callable[..., Awaitable[Any]]  # is given a method of a play and its arguments, within the limits
 LOWEST = -1.0  # the reward of an episode that its agent broke, where the world does not define one
 
 
@@ -39,41 +39,41 @@ class EpisodeCounts:
 
 @dataclass
 class Blame:
-    """Decides for one episode. `make` makes its environment anew; `lowest` is the reward where its agent broke it."""
+    """Decides for one episode. `make` makes its environment anew, and `call` calls its methods; `lowest` is the reward
+    where its agent broke it."""
 
     make: Callable[[], Env]
+    call: EnvCall
     lowest: float
     counts: EpisodeCounts
     closed: bool = False  # whether the episode's environment was closed, to make room for the other play
     failure: BaseException | None = None  # that the last action is to blame for
 
-    async def is_cause(
-        self, env: Env, performed: Sequence[Action], last: Action, limits: Limits, timeline: Timeline
-    ) -> bool:
+    async def is_cause(self, env: Env, performed: Sequence[Action], last: Action) -> bool:
         """Returns whether the last action broke the environment, which is closed and replayed to find out."""
         if self.counts.broken >= self.counts.completed:
             return False
         self.closed = True
-        await close(env, limits, timeline)
-        repeats = await self._repeats(performed, last, limits, timeline)
+        await close(env, self.call)
+        repeats = await self._repeats(performed, last)
         self.counts.broken += repeats
         return repeats
 
-    async def _repeats(self, performed: Sequence[Action], last: Action, limits: Limits, timeline: Timeline) -> bool:
+    async def _repeats(self, performed: Sequence[Action], last: Action) -> bool:
         failed_at_last = False
         try:
             replay = self.make()
             try:
-                await call_env(replay.start, limits, timeline)
+                await self.call(replay.start)
                 for action in performed:
-                    await call_env(replay.step, limits, timeline, *action)
+                    await self.call(replay.step, *action)
                 failed_at_last = True
-                await call_env(replay.step, limits, timeline, *last)
+                await self.call(replay.step, *last)
                 failed_at_last = False
             except ActionError:  # the replay refused an action that the first play accepted
                 failed_at_last = False
             finally:
-                await close(replay, limits, timeline)
+                await close(replay, self.call)
         except (ConfigError, WorldError):
             raise
         except (Exception, SystemExit, asyncio.CancelledError) as error:  # only the place of the failure matters
@@ -83,10 +83,10 @@ class Blame:
         return False
 
 
-async def close(env: Env, limits: Limits, timeline: Timeline) -> BaseException | None:
+async def close(env: Env, call: EnvCall) -> BaseException | None:
     """Closes a play, and returns the error of closing it, if there is one."""
     try:
-        await call_env(env.close, limits, timeline)
+        await call(env.close)
     except (Exception, SystemExit, asyncio.CancelledError) as error:
         if isinstance(error, asyncio.CancelledError) and cancelled():
             raise

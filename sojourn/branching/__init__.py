@@ -1,0 +1,1 @@
+"""Plays that fork: where they do, and how the branches are played."""

@@ -1,0 +1,52 @@
+"""Advantages of plays within their tree and among all trees of the task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+
+from sojourn.config.fields import Range
+from sojourn.credit.relative import (
+    GroupEstimator,
+    credit_trajectories,
+    per_label,
+    seats,
+    standardised,
+    trajectory_returns,
+)
+from sojourn.types import Credit, Group, Score
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeGRPO(GroupEstimator):
+    """The sum of two group-relative advantages of a play: its return standardised among the plays of the same tree, and
+    among those of all trees of the task (Tree-GRPO: Ji et al. 2025, arXiv:2509.21240, section 3.3, "intra-tree" and
+    "inter-tree").
+
+    A tree is a play from the start with all that branched off. One without branches has no advantage within its tree.
+    All tokens of a play have its advantage, so that a turn which several share has the mean of theirs.
+    """
+
+    epsilon: Annotated[float, Range(0)] = 1e-6
+
+    unverified = "an account of the paper's section 3 was read, not its equations"
+
+    def _credit(self, group: Group, scores: Sequence[Score]) -> list[Credit]:
+        returns, names, roots = trajectory_returns(scores), seats(group), _roots(group)
+        normalise = partial(standardised, epsilon=self.epsilon)
+        within = per_label(zip(names, roots, strict=True), returns, normalise)
+        return credit_trajectories(group, within + per_label(names, returns, normalise))
+
+
+def _roots(group: Group) -> list[str]:
+    """Returns, for each trajectory, the id of the play from the start that its own came of."""
+    left = {episode.id: episode.branch.of for episode in group.episodes if episode.branch is not None}
+    found: list[str] = []
+    for owner in group.owners:
+        root = group.episodes[owner].id
+        while root in left:
+            root = left[root]
+        found.append(root)
+    return found

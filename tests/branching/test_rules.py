@@ -1,0 +1,116 @@
+"""Where the branching rules fork, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from made import trajectory
+
+from sojourn.branching.entropy import Entropy
+from sojourn.branching.mistake import Mistake
+from sojourn.branching.random_turns import RandomTurns
+from sojourn.branching.rule import BranchPoint, Fork
+from sojourn.branching.uniform import Uniform
+from sojourn.types import Trajectory
+
+
+def of(surprises: list[float]) -> Trajectory:
+    """A trajectory whose turns have these negative log-probabilities at each token."""
+    made = trajectory(np.random.default_rng(0), turns=len(surprises))
+    turns = [
+        replace(turn, sample=replace(turn.sample, logprobs=np.full(len(turn.sample.tokens), -s, np.float32)))
+        for turn, s in zip(made.turns, surprises, strict=True)
+    ]
+    return replace(made, turns=tuple(turns))
+
+
+def marked(states: str, **infos: list[int]) -> Trajectory:
+    """A trajectory whose turns begin in these states; `infos` names the turns that have an info."""
+    made = of([1.0] * len(states))
+    turns = [
+        replace(turn, state=state, info={name: 1.0 for name, numbers in infos.items() if number in numbers})
+        for number, (turn, state) in enumerate(zip(made.turns, states, strict=True))
+    ]
+    return replace(made, turns=tuple(turns))
+
+
+def point(one: Trajectory, *, over: bool = False, began: int = 0, forks: int = 0, seed: int = 0) -> BranchPoint:
+    actors = ("agent",) * len(one.turns)
+    return BranchPoint({"agent": one}, actors, over, began, forks, 7, np.random.default_rng(seed))
+
+
+def test_uniform_forks_at_equal_distances_up_to_its_depth():
+    rule = Uniform(every=2, width=3, depth=2)
+    assert [len(rule(point(of([1.0] * n)))) for n in range(6)] == [0, 0, 1, 0, 1, 0]
+    assert list(rule(point(of([1.0] * 4)))) == [Fork(4, 2, "every 2 turns")]
+    assert rule(point(of([1.0] * 4), forks=2)) == ()
+    assert rule(point(of([1.0] * 4), over=True)) == ()
+
+
+def chance(rule: Entropy, surprises: list[float], **at: int) -> float:
+    """How often, of 2,000 seeds, each of the branches begins before the last turn."""
+    found = [fork for seed in range(2000) for fork in rule(point(of(surprises), seed=seed, **at))]
+    assert {fork.turn for fork in found} <= {len(surprises) - 1}
+    return sum(fork.count for fork in found) / 2000 / (rule.width - 1)
+
+
+def test_entropy_forks_before_a_turn_that_begins_less_certain_than_the_first():
+    rule = Entropy(width=3, probability=0.3, weight=0.2)
+    assert chance(rule, [1.0, 9.0, 2.0]) == pytest.approx(0.3 + 0.2, abs=0.05)
+    assert chance(rule, [2.0, 1.0]) == pytest.approx(0.3 - 0.2, abs=0.05)
+    assert chance(rule, [4.0, 1.0]) == 0
+    assert chance(rule, [0.0, 9.0]) == 1
+    assert chance(rule, [9.0]) == 0
+    assert chance(rule, [1.0, 9.0, 2.0], began=2) > 0
+    assert chance(rule, [1.0, 9.0, 2.0], began=3) == 0
+
+
+def test_entropy_with_a_penalty_spreads_its_forks():
+    rule = Entropy(probability=0.5, weight=0.0, penalty=0.25)
+    assert [chance(rule, [1.0, 1.0], forks=n) for n in (0, 1, 4)] == pytest.approx([0.5, 0.375, 0.0], abs=0.06)
+
+
+def test_entropy_reads_the_first_tokens_of_a_turn():
+    made = of([1.0, 1.0])
+    last = made.turns[1].sample
+    logprobs = np.array([-1.0] * 2 + [-50.0] * (len(last.tokens) - 2), np.float32)
+    late = replace(made, turns=(made.turns[0], replace(made.turns[1], sample=replace(last, logprobs=logprobs))))
+    assert len(logprobs) > 2
+    assert not any(Entropy(probability=0.0, tokens=2)(point(late, seed=seed)) for seed in range(20))
+    assert all(Entropy(probability=0.0, tokens=20)(point(late, seed=seed)) for seed in range(20))
+
+
+@pytest.mark.parametrize(
+    ("play", "fork"),
+    [
+        (marked("abcd", malformed=[2], error=[3]), (2, "before malformed")),
+        (marked("abcd", error=[0]), (0, "before error")),
+        (marked("abca"), (2, "before a way back")),  # the third action led back to a
+        (marked("aab", malformed=[2]), (0, "before a way back")),
+        (marked("abcd"), None),
+        (marked("abcd", malformed=[1], success=[3]), None),
+    ],
+)
+def test_mistake_forks_before_what_went_wrong_first(play, fork):
+    rule = Mistake(width=3)
+    expected = [] if fork is None else [Fork(fork[0], 2, fork[1])]
+    assert list(rule(point(play, over=True))) == expected
+    assert rule(point(play)) == ()
+    assert rule(point(play, over=True, forks=1)) == ()
+
+
+def test_mistake_of_a_branch_is_among_its_own_turns():
+    play = marked("abcd", malformed=[0, 2])
+    assert list(Mistake(depth=2)(point(play, over=True, began=1, forks=1))) == [Fork(2, 1, "before malformed")]
+
+
+def test_random_turns_are_a_plays_own_and_not_the_first():
+    rule = RandomTurns(count=3, depth=2)
+    drawn = [fork for seed in range(50) for fork in rule(point(of([1.0] * 4), over=True, seed=seed))]
+    assert {fork.turn for fork in drawn} == {1, 2, 3}
+    assert sum(fork.count for fork in drawn) == 150
+    assert {fork.turn for fork in rule(point(of([1.0] * 4), over=True, began=3, forks=1))} == {3}
+    assert rule(point(of([1.0]), over=True)) == rule(point(of([1.0] * 4))) == ()
+    assert rule(point(of([1.0] * 4), over=True, forks=2)) == ()

@@ -1,0 +1,63 @@
+"""Whole runs whose plays fork."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import trained_run
+
+from sojourn.errors import ConfigError
+from sojourn.record import metrics
+from sojourn.record.episodes.store import EpisodeStore
+
+FORKS = "stages.rl.groups.branching={name='uniform', every=1, width=2, depth=2, leaves=3}"
+
+
+def run(path: Path, *overrides: str) -> Path:
+    easy = ("env.side_rooms=0", "env.doors=0", "env.decoys=0", "rollout.limits.turns=5")  # won at times by chance
+    trained_run.train(path, "stages.rl.steps=2", "stages.rl.groups.width=4", *easy, *overrides)
+    return path
+
+
+def steps(path: Path):
+    return [line.values for line in metrics.read(path / "metrics.jsonl") if line.stage == "rl"]
+
+
+@pytest.mark.parametrize("estimator", ["constant", "grpo", "tree_values", "tree_grpo", "gigpo"])
+def test_a_run_trains_on_trees(tmp_path, estimator):
+    made = run(tmp_path / "run", FORKS, f"stages.rl.estimator={{name='{estimator}'}}")
+    with EpisodeStore(made) as store:
+        played = list(store.records("rl"))
+        evaluated = [row for row in store.query() if row.stage != "rl"]
+    assert evaluated
+    for line, step in zip(steps(made), (0, 1), strict=True):
+        groups = [record.group for record in played if record.step == step]
+        episodes = [episode for group in groups for episode in group.episodes]
+        assert line["episodes"] == len(episodes)
+        assert line["branches"] == sum(e.branch is not None for e in episodes) > 0
+        samples = {id(turn.sample): len(turn.sample.tokens) for g in groups for t in g.trajectories for turn in t.turns}
+        assert line["sampled_tokens"] == sum(samples.values())
+        assert 0 < line["trained_tokens"] <= line["sampled_tokens"]
+        assert estimator != "constant" or line["trained_tokens"] == line["sampled_tokens"]
+        assert sum(len(t.turns) for g in groups for t in g.trajectories) > len(samples)
+
+
+def test_the_same_seed_plays_the_same_trees(tmp_path):
+    one, other = (run(tmp_path / name, FORKS) for name in ("one", "other"))
+    assert [s["loss"] for s in steps(one)] == [s["loss"] for s in steps(other)]
+    assert _branches(one) == _branches(other)
+
+
+def _branches(path: Path) -> list[str]:
+    with EpisodeStore(path) as store:
+        episodes = [e for record in store.records("rl") for e in record.group.episodes]
+    return [json.dumps((e.id, e.branch and (e.branch.of, e.branch.turns))) for e in episodes]
+
+
+def test_a_rule_that_does_not_go_with_the_source_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="branching with semi_online"):
+        run(tmp_path / "run", "stages.rl.groups.name=semi_online", FORKS)
+    with pytest.raises(ConfigError, match="leaves"):
+        run(tmp_path / "other", "stages.rl.groups.branching={name='uniform', leaves=1}")
