@@ -119,8 +119,14 @@ def _comments(cls: type) -> Mapping[str, str]:
 
 
 def _title(kind: str) -> str:
-    titles = {"env": "Worlds", "groups": "Group sources", "loss": "Losses", "curriculum": "Curricula"}
-    return (titles | {"branching": "Branching rules"}).get(kind, f"{kind.capitalize()}s")
+    titles = {
+        "env": "Worlds",
+        "groups": "Group sources",
+        "branching": "Branching rules",
+        "loss": "Losses",
+        "curriculum": "Curricula",
+    }
+    return titles.get(kind, f"{kind.capitalize()}s")
 
 
 def _page(title: str, tables: Mapping[str, type], kind: str = "") -> str:

@@ -2,7 +2,8 @@
 
 None of them ever changes; what is computed from one later (`Score`, `Credit`) is a new value beside it. Axis letters,
 here and elsewhere: N tokens of a batch, n of them with weight, S sequences, T turns of a trajectory, A tokens of an
-action, P of a prompt, G trajectories of a group, M nodes of a tree, H hidden size, V vocabulary.
+action, P of a prompt, G trajectories of a group, M nodes of a tree, H hidden size, V vocabulary. They are in one file,
+though a long one, as each is made of those above it, and a newcomer reads them together.
 """
 
 from __future__ import annotations

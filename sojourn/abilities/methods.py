@@ -1,4 +1,7 @@
-"""What streams, estimators, losses, curricula and group sources may offer besides their roles."""
+"""What streams, estimators, losses, curricula and group sources may offer besides their roles.
+
+The list is long, but each ability is short and asked for by itself.
+"""
 
 from __future__ import annotations
 

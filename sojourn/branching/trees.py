@@ -92,8 +92,8 @@ class _Trees:
     async def _play(self, path: Path, course: _Course) -> Episode:
         seed = seed_of(self.runner.seed, self.label, self.task.id, _written(path))
         params, origin = replace(self.params, seed=seed), course.origin
-        played = await self.runner.play_episode(self.task, params, self.name(path), self.sampler_for, course=course)
-        return played if origin is None else replace(played, branch=origin.branch)
+        episode = await self.runner.play_episode(self.task, params, self.name(path), self.sampler_for, course=course)
+        return episode if origin is None else replace(episode, branch=origin.branch)
 
 
 def _written(path: Path) -> str:
@@ -102,8 +102,8 @@ def _written(path: Path) -> str:
 
 @dataclass
 class _Origin:
-    """Where a branch begins: a moment of another play, and copies of its seats and, if it can be forked, environment.
-    `call` calls the methods of an environment; `error` is that of a fork which failed."""
+    """Holds where a branch begins: a moment of another play, and copies of its seats and, if it can be forked, its
+    environment. `call` calls the methods of an environment; `error` is that of a fork which failed."""
 
     moment: Moment
     seats: Mapping[str, ForkableSeat]
@@ -158,8 +158,8 @@ class _Passed(NamedTuple):
 
 @dataclass
 class _Course:
-    """One play of a tree: where it begins, and where it forks. `room` more plays may come of it, and there were `forks`
-    forks on the way to it; the other fields are of the present attempt."""
+    """Is one play of a tree, and decides where it begins and forks. `room` more plays may come of it, and there were
+    `forks` forks on the way to it; the other fields are of the present attempt."""
 
     trees: _Trees
     path: Path

@@ -23,8 +23,8 @@ MOVE, LOST = "move", "lost"  # in the info of a turn: its number in the episode;
 
 @dataclass(frozen=True)
 class Moment:
-    """Where a play stands between two turns. `seen` is what the seat that acts is shown: the world's observation or,
-    after a refused action, the reason; `turns` were taken, and these actions performed."""
+    """Says where a play stands between two turns. `seen` is what the seat that acts is shown: the world's observation
+    or, after a refused action, the reason; `turns` were taken, and these actions performed."""
 
     observation: Observation
     seen: Observation

@@ -60,8 +60,9 @@ def tree_svg(lines: Sequence[Line]) -> Markup:
 
 def _start(line: Line, places: dict[str, int]) -> int:
     """Returns the number of the first turn that is the play's own; 0 also where the play that it left is not there."""
-    known = line.branch is not None and line.branch.of in places
-    return min(sum(line.branch.turns), len(line.nodes)) if known and line.branch is not None else 0
+    if line.branch is None or line.branch.of not in places:
+        return 0
+    return min(sum(line.branch.turns), len(line.nodes))
 
 
 def _holder(at: int, turn: int, lines: Sequence[Line], starts: Sequence[int], places: dict[str, int]) -> int:
