@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ import msgspec
 import numpy as np
 
 from sojourn.errors import RecordError
-from sojourn.types import FloatArray, IntArray, Message, Sample, Stop, Tool, Trajectory, Turn, Versions
+from sojourn.types import Considered, FloatArray, IntArray, Message, Sample, Stop, Tool, Trajectory, Turn, Versions
 
 Fact = TypeVar("Fact")
 VERSION = 1  # of the layout of records; raise it when an older Sojourn would misread a newer record
@@ -60,6 +61,18 @@ def message_to_plain(message: Message) -> dict[str, Any]:
     return {key: value for key, value in to_plain(message).items() if key not in LEFT_OUT or value != LEFT_OUT[key]}
 
 
+PlainConsidered = tuple[int, str, str, float | None, int]  # None: JSON has no NaN
+
+
+def _considered(one: PlainConsidered) -> Considered:
+    parent, agent, text, value, visits = one
+    return Considered(parent, agent, text, math.nan if value is None else value, visits)
+
+
+def _considered_to_plain(one: Considered) -> PlainConsidered:
+    return (one.parent, one.agent, one.text, one.value if math.isfinite(one.value) else None, one.visits)
+
+
 class PlainTurn(
     msgspec.Struct, kw_only=True, rename={"message": "said", "observed": "shown", "context_messages": "recalled"}
 ):
@@ -77,6 +90,7 @@ class PlainTurn(
     observed: tuple[Message, ...]
     context_messages: tuple[Message, ...] = ()
     tools: tuple[Tool, ...] = ()
+    considered: tuple[PlainConsidered, ...] = ()
 
     def with_arrays(
         self,
@@ -97,6 +111,7 @@ class PlainTurn(
             observed=self.observed,
             context_messages=self.context_messages,
             tools=self.tools,
+            considered=tuple(map(_considered, self.considered)),
         )
 
 
@@ -121,4 +136,5 @@ def turn_to_plain(turn: Turn, allowed: Any) -> dict[str, Any]:
         "shown": [message_to_plain(message) for message in turn.observed],
         "recalled": [message_to_plain(message) for message in turn.context_messages],
         "tools": to_plain(turn.tools),
+        **({"considered": [_considered_to_plain(one) for one in turn.considered]} if turn.considered else {}),
     }

@@ -30,9 +30,16 @@ class Places:
     _passed_over: int = 0
 
     @classmethod
-    def of(cls, world: object, default: int) -> Places:
-        """Returns the places of a world, `default` of them where it does not limit them."""
-        return cls(capacity(world, default), world.next_task if isinstance(world, HasNextTask) else None)
+    def of(cls, world: object, default: int, copies: int = 0) -> Places:
+        """Returns the places of a world, `default` of them where it does not limit them. A play of which `copies` are
+        open takes as many places more."""
+        free = capacity(world, default * (1 + copies)) // (1 + copies)
+        if not free:
+            raise ConfigError(
+                f"the world holds {capacity(world, 0)} plays at once, but the agent opens {copies} copies of each: "
+                f"expected agent.copies of at most {capacity(world, 0) - 1}"
+            )
+        return cls(free, world.next_task if isinstance(world, HasNextTask) else None)
 
     @asynccontextmanager
     async def taken(self, task: Task) -> AsyncIterator[None]:

@@ -190,13 +190,24 @@ class Sample:
             )
 
 
+class Considered(NamedTuple):
+    """An action that a search tried in a copy of the play, after the one of number `parent` among those of its turn
+    (-1: in the turn itself). `value` is its estimated worth, over `visits` trials; NaN where there is none."""
+
+    parent: int
+    agent: str
+    text: str
+    value: float
+    visits: int
+
+
 @dataclass(frozen=True)
 class Turn:
     """One action. `context` and `images` are new since the sample of turn `parent`; with -1 a new context begins.
 
     `observed` are the messages that are new since the seat's last turn. In a turn that begins a new context, but is not
     the seat's first, `context_messages` are those that the context shows before `observed`: system messages and past
-    exchanges. Both are for display. `tools` are those declared in a new context.
+    exchanges. Both are for display. `tools` are those declared in a new context, and `considered` what a search tried.
     """
 
     parent: int
@@ -210,6 +221,7 @@ class Turn:
     observed: tuple[Message, ...] = ()
     context_messages: tuple[Message, ...] = ()
     tools: tuple[Tool, ...] = ()
+    considered: tuple[Considered, ...] = ()
 
 
 @dataclass(frozen=True)

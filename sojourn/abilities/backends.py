@@ -39,6 +39,15 @@ def max_turns(sampler: object, turns: int) -> int:
 
 
 @runtime_checkable
+class DrawsAll(Protocol):
+    """A sampler of one play that draws every sample from the engine, so that a search may ask it for those of actions
+    that are only tried. Others, such as an expert's, have one for each turn."""
+
+    @property
+    def draws_all(self) -> bool: ...
+
+
+@runtime_checkable
 class Measured(Protocol):
     """A part that has metrics of its own: `metrics` returns them by name, for the time since it was last called."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from sojourn.agents.plain import Plain
-from sojourn.agents.told import ToldSeat
+from sojourn.agents.told import ToldSeat, require_no_search
 from sojourn.config.fields import NONBLANK, Kind
 from sojourn.protocols import Agent, AgentContext
 
@@ -21,6 +21,9 @@ class Instructed:
 
     text: Annotated[str, NONBLANK]
     base: Annotated[Agent, Kind("agent")] = field(default_factory=Plain)
+
+    def __post_init__(self) -> None:
+        require_no_search(self.base)
 
     def seat(self, context: AgentContext) -> ToldSeat:
         return ToldSeat(agent="instructed", acting=self.base, base=self.base.seat(context), text=self.text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sojourn.abilities import ForkableSeat
+from sojourn.abilities import ForkableSeat, LooksAhead
 from sojourn.errors import ActionError, ConfigError
 from sojourn.protocols import Agent, AgentContext, Seat
 from sojourn.types import Ending, Message, Observation, Role, Trajectory
@@ -65,3 +65,12 @@ def ended(messages: tuple[Message, ...], role: Role, text: str) -> tuple[Message
         return (*messages, Message(role, text))
     last = messages[-1]
     return (*messages[:-1], replace(last, text=f"{last.text} {text}" if last.text else text))
+
+
+def require_no_search(base: Agent) -> None:
+    """Raises `ValueError` for an agent that searches, as only the one that the run has is given copies of its play."""
+    if isinstance(base, LooksAhead):
+        raise ValueError(
+            f"base = {type(base).__name__} searches, which only the run's own agent can: name that one first, with "
+            "this agent as its base"
+        )

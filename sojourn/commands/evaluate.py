@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -14,6 +15,7 @@ from sojourn.commands.failures import print_failed_episode, print_unrecorded_fai
 from sojourn.terminal.output import CleanConsole
 
 if TYPE_CHECKING:
+    from sojourn.protocols import Agent
     from sojourn.record.run_weights import NamedRun
     from sojourn.record.summary import Summary
     from sojourn.train.assemble import Components
@@ -37,6 +39,16 @@ def evaluate(
     expert: Annotated[
         bool, typer.Option("--expert", help="Evaluate the world's scripted expert instead of the model.")
     ] = False,
+    budgets: Annotated[
+        str,
+        typer.Option(
+            help="With an agent that searches, such as agent.name=mcts: evaluate it with each of these numbers of "
+            "tokens a play, such as 200,800, and its base without a search, side by side."
+        ),
+    ] = "",
+    curve: Annotated[
+        Path | None, typer.Option(help="A PNG to draw success against the tokens of a play to, with --budgets.")
+    ] = None,
 ) -> None:
     """Evaluate a checkpoint, an untrained model or an expert on the tasks that every evaluation of the recipe plays."""
     from sojourn import event_loop
@@ -48,7 +60,31 @@ def evaluate(
     print_risks(resolved.recipe.env)
     chosen = resolved.recipe.evaluation.split
     play = shlex.join(["sojourn", "play", str(named.folder), *(overrides or []), "--split", chosen])
-    event_loop.run(evaluate_run(resolved, named if named.folder.is_dir() else None, expert, play=play))
+    agents = _agents(resolved.recipe.agent, budgets, expert, curve)
+    event_loop.run(
+        evaluate_run(resolved, named if named.folder.is_dir() else None, expert, play=play, agents=agents, curve=curve)
+    )
+
+
+def _agents(agent: Agent, budgets: str, expert: bool, curve: Path | None) -> Mapping[str, Agent]:
+    """Returns the agents to be evaluated by the names of their evaluations; none where the recipe's alone is."""
+    from sojourn.errors import ConfigError
+    from sojourn.plot import figure_class
+    from sojourn.searchers.search import Search
+
+    if curve is not None:
+        figure_class(curve)
+        if not budgets:
+            raise ConfigError("--curve draws success against tokens: say with --budgets which, such as 200,800")
+    if not budgets:
+        return {}
+    counts = [part.strip() for part in budgets.split(",")]
+    if not all(count.isdecimal() and int(count) for count in counts):
+        raise ConfigError(f"--budgets {budgets}: expected numbers of tokens above 0, such as 200,800")
+    if expert or not isinstance(agent, Search):
+        what = "--expert searches nothing" if expert else f"the agent {type(agent).__name__} searches nothing"
+        raise ConfigError(f"--budgets {budgets}: {what}: leave it out, or name one that does, such as agent.name=mcts")
+    return {"no search": agent.base} | {f"{count} tokens": replace(agent, tokens=int(count)) for count in counts}
 
 
 class LoadedWeights(NamedTuple):
@@ -59,13 +95,22 @@ class LoadedWeights(NamedTuple):
 
 
 async def evaluate_run(
-    resolved: Resolved, run: NamedRun | None, expert: bool, progress: bool = True, play: str = ""
+    resolved: Resolved,
+    run: NamedRun | None,
+    expert: bool,
+    progress: bool = True,
+    play: str = "",
+    agents: Mapping[str, Agent] | None = None,
+    curve: Path | None = None,
 ) -> Summary:
     """Evaluates a run, or the untrained model of a recipe; without `progress`, it prints nothing.
 
-    Failed episodes are recorded in the folder of the run. `play` is the command that plays a task of the recipe.
+    Failed episodes are recorded in the folder of the run. `play` is the command that plays a task of the recipe. With
+    `agents`, each of these plays the tasks in place of the recipe's, and success against tokens is drawn to `curve`;
+    what is returned is of the last.
     """
     from sojourn.display import Display
+    from sojourn.plot_search import search_curve
     from sojourn.record.run_weights import find_weights
     from sojourn.record.summary import summarise
     from sojourn.train.assemble import assemble
@@ -78,20 +123,26 @@ async def evaluate_run(
     if run is not None:
         find_weights(*run)
     console, failures, step = CleanConsole(quiet=not progress), EvaluationFailures(), 0
+    summaries: dict[str, Summary] = {}
     try:
         with Display(console=console) as display:
             async with assemble(resolved.recipe) as components:
                 loaded = await load_weights(components, run, display.message)
-                name, step = "expert" if expert else loaded.name, loaded.step
+                step, name = loaded.step, ""
+                agents = agents or {"expert" if expert else loaded.name: resolved.recipe.agent}
                 failures.watch(components.runner, display.episode)
-                display.evaluating(name, len(panel(components)) * resolved.recipe.evaluation.samples)
-                done = await play_panel(components, STAGE, expert)
-            summary = summarise(done.groups, done.scores)
-            display.evaluation(name, summary)
+                for name, components.runner.agent in agents.items():
+                    display.evaluating(name, len(panel(components)) * resolved.recipe.evaluation.samples)
+                    done = await play_panel(components, STAGE, expert)
+                    summaries[name] = summarise(done.groups, done.scores)
+                    display.evaluation(name, summaries[name])
     finally:
         if failures.episodes:
             await _keep(failures, run, step, play, console)
-    return summary
+    if curve is not None:
+        search_curve(summaries, type(resolved.recipe.agent).__name__, curve)
+        console.print(f"the curve is {curve}", soft_wrap=True)
+    return summaries[name]
 
 
 async def _keep(

@@ -24,6 +24,13 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "instructed": "sojourn.agents.instructed:Instructed",
         "return_conditioned": "sojourn.agents.return_conditioned:ReturnConditioned",
         "balance_conditioned": "sojourn.agents.balance_conditioned:BalanceConditioned",
+        "best_of_n": "sojourn.searchers.best_of_n:BestOfN",
+        "self_consistency": "sojourn.searchers.self_consistency:SelfConsistency",
+        "look_ahead": "sojourn.searchers.look_ahead:LookAhead",
+        "beam": "sojourn.searchers.beam:Beam",
+        "best_first": "sojourn.searchers.best_first:BestFirst",
+        "mcts": "sojourn.searchers.mcts:MCTS",
+        "minimax": "sojourn.searchers.minimax:Minimax",
     },
     "reward": {
         "native": "sojourn.rewards.native:Native",

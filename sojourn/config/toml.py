@@ -41,7 +41,7 @@ class Tables:
     data: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
     _files: list[str] = field(default_factory=list)  # those that were merged, oldest first
-    _renamed: dict[str, Any] = field(default_factory=dict)  # the components that overrides gave another name
+    renamed: dict[str, dict[str, Any]] = field(default_factory=dict)  # the tables that overrides gave another name
     _overridden: set[str] = field(default_factory=set)  # leaves that overrides gave; a stage is named by its number
 
     def merge(self, other: Mapping[str, Any], origin: str) -> None:
@@ -100,7 +100,7 @@ class Tables:
             refuse_secret(leaf, item)
         self._refuse_repeated(path, resolved_path, value)
         if keys[-1] == "name" and isinstance(container, dict) and container.get("name", value) != value:
-            self._renamed[path.rpartition(".")[0]] = container["name"]
+            self.renamed[path.rpartition(".")[0]] = {**container}
         container[keys[-1]] = value
         for stale in [p for p in self.origins if p == resolved_path or p.startswith(f"{resolved_path}.")]:
             del self.origins[stale]
@@ -121,13 +121,13 @@ class Tables:
 
     def explained(self, error: UnknownKeyError) -> ConfigError:
         """Returns the error with its cause, where an override named another component and left the old one's keys."""
-        for path, old in self._renamed.items():
+        for path, old in self.renamed.items():
             if error.table == path or error.table.endswith(f".{path}"):
                 container, keys = self._find(f"{path}.name")
-                new = container[keys[-1]]
+                new, had = container[keys[-1]], old["name"]
                 return ConfigError(
-                    f"{path}.name = {shown(new)} ({OVERRIDE}) keeps the other keys of {old}, of which {new} has no "
-                    f"{', '.join(error.keys)}: {path} = {{name = {shown(new)}}} leaves them all out"
+                    f"{path}.name = {shown(new)} ({OVERRIDE}) keeps the other keys of {had}, of which {new} has "
+                    f"no {', '.join(error.keys)}: {path} = {{name = {shown(new)}}} leaves them all out"
                 )
         return error
 

@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sojourn.intervals import NOTHING, Estimate, mean, pass_rate, proportion
+from sojourn.search_cost import spent_tokens
 from sojourn.types import Ending, Group, Score, Trajectory
 
 
 @dataclass(frozen=True)
 class TaskStatistics:
-    """The statistics of some tasks: `tokens` are the sampled ones per episode, `malformed` is a fraction of turns."""
+    """The statistics of some tasks: `tokens` are the sampled ones per episode, those
+    of searches included, `malformed` is a fraction of turns."""
 
     tasks: int
     episodes: int
@@ -108,7 +110,7 @@ def _statistics(plays: Sequence[_Play]) -> TaskStatistics:
         success=proportion([play.success for play in plays], tasks),
         reward=_mean_reward([play.reward for play in plays], tasks),
         turns=mean([len(play.trajectory.turns) for play in plays], tasks),
-        tokens=mean([sum(len(turn.sample.tokens) for turn in play.trajectory.turns) for play in plays], tasks),
+        tokens=mean([spent_tokens(play.trajectory.turns) for play in plays], tasks),
         malformed=proportion([malformed for _, malformed in turns], [task for task, _ in turns]),
         pass_at={k: pass_rate(by_task, k) for k in _pass_at_ks(by_task)},
     )

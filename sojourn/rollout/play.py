@@ -33,15 +33,20 @@ class Moment:
 
 
 class Course(Protocol):
-    """A play with an environment and seats of its own, which begins at `start` if that is given. `before_turn` is
-    awaited before each turn, and `ended` after the last. See `sojourn/branching`."""
+    """A play that begins at `start` if that is given. `before_turn` is awaited before each turn, and `ended` after the
+    last. See `sojourn/searchers`."""
 
     @property
     def start(self) -> Moment | None: ...
-    async def open(self, make: Callable[[], Env], call: EnvCall) -> Env: ...
-    def seat(self, context: AgentContext) -> Seat: ...
     async def before_turn(self, moment: Moment) -> None: ...
     async def ended(self) -> None: ...
+
+
+class OwnCourse(Course, Protocol):
+    """A play that has an environment and seats of its own, too. See `sojourn/branching`."""
+
+    async def open(self, make: Callable[[], Env], call: EnvCall) -> Env: ...
+    def seat(self, context: AgentContext) -> Seat: ...
 
 
 async def play(

@@ -9,18 +9,19 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
-from sojourn.abilities import HasLowestReward, blobs_of, max_turns
+from sojourn.abilities import DrawsAll, Forkable, HasLowestReward, LooksAhead, blobs_of, max_turns
 from sojourn.blame import LOWEST, Blame, EpisodeCounts, close
 from sojourn.config.fields import Range
+from sojourn.envs.replay_fork import make_forkable
 from sojourn.errors import ConfigError, WorldError
 from sojourn.event_loop import cancelled, contained
 from sojourn.failures import Attempt, require_few_failures
 from sojourn.places import Places
 from sojourn.protocols import Agent, AgentContext, Env, EnvFamily, Renderer, Sampler, Seat
 from sojourn.rollout.limits import Limits, call_env
-from sojourn.rollout.play import Course, play
+from sojourn.rollout.play import OwnCourse, play
 from sojourn.rollout.world import seats_of_world, world_of
 from sojourn.tasks.listed import check_task
 from sojourn.timeline import Timeline
@@ -66,8 +67,8 @@ class Runner:
     errors: int = 0
     timeline: Timeline = field(default_factory=Timeline)
     _recent: deque[str | None] = field(default_factory=lambda: deque(maxlen=100))
-    # by environment: how many plays it has room for, and how they end
-    _world_places: dict[int, Places] = field(default_factory=dict[int, Places])
+    # by environment: how many plays it has room for (and by the copies of each), and how they end
+    _world_places: dict[tuple[int, int], Places] = field(default_factory=dict[tuple[int, int], Places])
     _episode_counts: dict[int, EpisodeCounts] = field(default_factory=dict[int, EpisodeCounts])
 
     def __post_init__(self) -> None:
@@ -106,7 +107,7 @@ class Runner:
         label: str,
         sampler_for: SamplerFor | None = None,
         blame: bool = True,
-        course: Course | None = None,
+        course: OwnCourse | None = None,
     ) -> Episode:
         """Plays a task once. Only here does an exception of an environment become data (`Episode.error`)."""
         async with self._places(task).taken(task), self._episode_limit:
@@ -130,8 +131,9 @@ class Runner:
 
     def _places(self, task: Task) -> Places:
         world = world_of(self.family, task)
-        if (places := self._world_places.get(id(world))) is None:
-            places = self._world_places[id(world)] = Places.of(world, self.config.concurrency)
+        key = id(world), self.agent.copies if isinstance(self.agent, LooksAhead) else 0
+        if (places := self._world_places.get(key)) is None:
+            places = self._world_places[key] = Places.of(world, self.config.concurrency, key[1])
         return places
 
     def _blame(self, task: Task, world: EnvFamily) -> Blame:
@@ -149,7 +151,7 @@ class Runner:
         label: str,
         sampler_for: SamplerFor | None,
         find_cause: bool,
-        course: Course | None,
+        course: OwnCourse | None,
         attempt: Attempt,
     ) -> None:
         """Plays a task, puts its trajectories into `attempt`, and closes its environment.
@@ -157,16 +159,22 @@ class Runner:
         What fails while it is closed leaves the episode as it is, since its rewards are known by then; an agent that
         can make it fail would otherwise choose which of its episodes count.
         """
-        world, make = world_of(self.family, task), partial(self.family.make, task)
+        world, make, agent = world_of(self.family, task), partial(self.family.make, task), self.agent
+        if isinstance(agent, LooksAhead):
+            make = partial(make_forkable, self.family, task)
         env = make() if course is None else await course.open(make, self._call)
         sampler = self.sampler if sampler_for is None else sampler_for(env, label)
         limits = replace(self.config.limits, turns=max_turns(sampler, self.config.limits.turns))
         blame = self._blame(task, world)
+        if isinstance(agent, LooksAhead):
+            on = partial(play, limits=limits, timeline=self.timeline, world=task.env)
+            copied = sampler_for is None or isinstance(sampler, DrawsAll)
+            agent = agent.in_play(cast(Forkable, env), task, self._call, on) if copied else agent.base
         seats: dict[str, Seat] = {}
         try:
             for name in seats_of_world(world):
                 context = self._agent_context(name, sampler, params)
-                seats[name] = (course or self.agent).seat(context)
+                seats[name] = (course or agent).seat(context)
             played = await play(env, seats, limits, self.timeline, task.env, blame if find_cause else None, course)
             if blobs := blobs_of(env):
                 self.on_blobs(blobs)

@@ -59,21 +59,22 @@ class SlotRecord:
 
 @dataclass
 class RecordingSampler:
-    """Samples the turns of one play, which may take `max_turns`; `recorded` has its samples so far, of which the first
-    `turn` were returned."""
+    """Samples for one play, which may take `max_turns`; `recorded` has its samples so far, each of which is returned
+    where the same is asked again. No two requests of a play are the same, as every turn has a seed of its own."""
 
     engine: Sampler
     recorded: list[RecordedSample]
     max_turns: int = sys.maxsize
-    turn: int = 0
+    draws_all = True
+
+    def __post_init__(self) -> None:
+        self._known = {one.request: one.sample for one in self.recorded}
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
-        request, turn = _digest(prompt, params), self.turn
-        self.turn += 1
-        if turn < len(self.recorded) and self.recorded[turn].request == request:
-            return self.recorded[turn].sample
-        del self.recorded[turn:]
-        sample = await self.engine.sample(prompt, params)
+        request = _digest(prompt, params)
+        if (known := self._known.get(request)) is not None:
+            return known
+        sample = self._known[request] = await self.engine.sample(prompt, params)
         self.recorded.append(RecordedSample(request, sample))
         return sample
 

@@ -23,6 +23,7 @@ from sojourn.record.episodes.origins import RecordedOrigin
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.vocabulary import Vocabulary
 from sojourn.terminal.clean import LIMIT, clean, one_line
+from sojourn.terminal.considered import considered_text
 from sojourn.terminal.indented import Indented
 from sojourn.terminal.jsonable import jsonable
 from sojourn.terminal.numbers import number, signed, size
@@ -191,6 +192,9 @@ def _turn(played: TurnRecord, context: EpisodeContext) -> Iterator[RenderableTyp
     else:
         yield from _unparsed(played.turn, context)
     yield Indented(Text(", ".join(turn_facts(played, context.version)), "dim italic"))
+    if played.turn.considered:
+        several = len({one.agent for one in played.turn.considered}) > 1
+        yield Indented(Text(f"tried in copies before it:\n{considered_text(played.turn, several)}", "dim"))
 
 
 def _unparsed(turn: Turn, context: EpisodeContext) -> Iterator[RenderableType]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from sojourn.abilities import (
+    Branches,
     Chooses,
     Compares,
     ComparesDistributions,
@@ -13,6 +14,7 @@ from sojourn.abilities import (
     HasMaxContext,
     HasPassColumns,
     Learns,
+    LooksAhead,
     NamesOrigins,
     applied,
     asked_models,
@@ -74,6 +76,7 @@ def check_needs(recipe: Recipe) -> None:
             "add a stage that trains on it, or play with `sojourn eval`"
         )
     check_names(recipe)
+    _check_search(recipe)
     _check_lookahead(recipe)
     _check_critic(recipe)
     _check_recorded(recipe)
@@ -101,6 +104,16 @@ def _remedy(stage: Stage, need: str) -> str:
             "use one such as gae, or remove the loss"
         )
     return f"the stream '{need}', which nothing provides: add streams = [{{name = '{need}'}}]"
+
+
+def _check_search(recipe: Recipe) -> None:
+    """Refuses plays that fork where the agent searches, as its seats cannot be copied with their searches."""
+    for stage in recipe.stages if isinstance(recipe.agent, LooksAhead) else ():
+        if any(isinstance(part, Branches) and part.branching is not None for part in parts_of(stage.groups)):
+            raise ConfigError(
+                f"stage '{stage.name}': groups.branching forks the plays of {type(recipe.agent).__name__}, which "
+                "itself tries actions in copies of them: leave one of the two out"
+            )
 
 
 def _check_lookahead(recipe: Recipe) -> None:

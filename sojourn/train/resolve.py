@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sojourn.config import toml
+from sojourn.config.lookup import find
 from sojourn.config.old_keys import STAGES
 from sojourn.config.registry import construct, shown, unknown_key
 from sojourn.errors import ConfigError, UnknownKeyError
+from sojourn.searchers.search import Search
 from sojourn.train.recipe import STAGE_NAME, ModelRecipe, Recipe, Stage
 from sojourn.train.repeats import unroll
 from sojourn.train.requirements import check_needs
@@ -53,6 +55,8 @@ def _resolve(tables: toml.Tables) -> Resolved:
     toml.refuse_unused(shared, merged, labels, tables)
     merged = [_without_training(stage) for stage in merged]
     _check_keys(data)
+    if (old := tables.renamed.get("agent")) is not None and "base" not in (agent := data["agent"]):
+        data["agent"] = _with_base(agent, old, tables)
     built = construct(Recipe, {**data, "stages": []}, "")
     numbers = list(range(len(merged)))
     if built.value.repeats:
@@ -72,6 +76,17 @@ def _resolve(tables: toml.Tables) -> Resolved:
     _check_evaluation_names(recipe)
     check_needs(recipe)
     return Resolved(recipe, {**built.table, "stages": [s.table for s in stages]}, _origins(tables, merged, numbers))
+
+
+def _with_base(agent: Mapping[str, Any], old: Mapping[str, Any], tables: toml.Tables) -> Mapping[str, Any]:
+    """Returns the table of an agent that an override named in place of another: one that searches has that one as its
+    base, so that `agent.name=mcts` adds a search to what the agent does."""
+    cls = find("agent", agent["name"]) if isinstance(agent["name"], str) else None
+    if not (isinstance(cls, type) and issubclass(cls, Search)):
+        return agent
+    given = toml.COMMAND_LINE
+    own = {k: v for k, v in agent.items() if k == "name" or tables.precedence(f"agent.{k}") == given}
+    return {**own, "base": dict(old)}
 
 
 def _check_evaluation_names(recipe: Recipe) -> None:

@@ -12,11 +12,12 @@ import numpy as np
 from sojourn.abilities import Measured, origin_of, parts_of
 from sojourn.batch.flatten import flatten
 from sojourn.protocols import Source, SourceConfig, Trainer
+from sojourn.search_cost import spent_tokens
 from sojourn.sources.slots import Signal, Slots, has_zero_signal
 from sojourn.train.assemble import Components
 from sojourn.train.loop import StepResult
 from sojourn.train.recipe import Stage
-from sojourn.types import Group, Sample, Score, Stop
+from sojourn.types import Group, Score, Stop, Turn
 
 
 def metrics_of(component: object) -> Mapping[str, float]:
@@ -66,23 +67,22 @@ def count_metrics(result: StepResult) -> dict[str, float]:
     """Returns how much was played for a step, including groups that were redrawn, dropped or left out.
 
     `episodes` counts those without a failure; `turns` is the mean over their trajectories, of which each trained seat
-    has one. Tokens that branches share count once.
+    has one. Tokens that branches share count once, and those of searches count.
     """
     groups = [scored.group for scored in result.played]
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-    samples = [sample for group in groups for sample in _samples(group)]
     return {
         "groups": len(groups),
         "episodes": sum(len(set(group.owners)) for group in groups),
         "turns": sum(len(trajectory.turns) for trajectory in trajectories) / max(1, len(trajectories)),
-        "sampled_tokens": sum(len(sample.tokens) for sample in samples),
+        "sampled_tokens": sum(spent_tokens(_turns(group)) for group in groups),
     }
 
 
-def _samples(group: Group) -> Iterator[Sample]:
-    """Yields the samples of a group, those that branches share once."""
+def _turns(group: Group) -> Iterator[Turn]:
+    """Yields the turns of a group, those that branches share once."""
     for number, (trajectory, holders) in enumerate(zip(group.trajectories, group.holders, strict=True)):
-        yield from (turn.sample for turn, at in zip(trajectory.turns, holders, strict=True) if at == number)
+        yield from (turn for turn, at in zip(trajectory.turns, holders, strict=True) if at == number)
 
 
 def origin_metrics(groups: Sequence[Group], source: SourceConfig[Any]) -> dict[str, float]:
@@ -102,7 +102,7 @@ def policy_metrics(result: StepResult, version: int, signal: Signal, origin: str
     groups = [scored.group for scored in played]
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
-    samples = [sample for group in result.groups for sample in _samples(group)]
+    samples = [turn.sample for group in result.groups for turn in _turns(group)]
     lags = [version - sample.versions.oldest for sample in samples if sample.versions.oldest >= 0]
     return {
         "success": _mean([float(trajectory.success) for trajectory in trajectories]),

@@ -13,6 +13,8 @@ from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.vocabulary import Vocabulary
 from sojourn.record.metrics import Line
+from sojourn.terminal.clean import one_line
+from sojourn.terminal.considered import considered_lines, worth
 from sojourn.terminal.episode import SeatRecord, TurnRecord, seats, turn_facts, turns_in_order
 from sojourn.types import Message
 from sojourn.view.branches import branch_svg
@@ -60,6 +62,16 @@ class TurnView:
     prompt: Sequence[Token] | None
     anchor: str  # "SEAT.TURN", which names the turn in addresses
     click: tuple[float, float] | None  # pixels at which its action pointed
+    considered: Sequence[ConsideredView]
+
+
+class ConsideredView(NamedTuple):
+    """An action that a search tried before a turn, `depth` actions after the turn's own."""
+
+    depth: int
+    text: str
+    worth: str
+    taken: bool
 
 
 class SeatEnd(NamedTuple):
@@ -105,6 +117,10 @@ class EpisodeView:
             prompt=prompt_tokens(played, self.vocabulary) if self.prompt_of == anchor else None,
             anchor=anchor,
             click=click_position(turn.message),
+            considered=[
+                ConsideredView(line.depth, one_line(line.considered.text, 200), worth(line.considered), line.taken)
+                for line in considered_lines(turn)
+            ],
         )
 
     def _tokens(self, played: TurnRecord) -> Tokens:

@@ -14,6 +14,7 @@ import numpy as np
 from sojourn.call_text import written_name
 from sojourn.errors import RecordError
 from sojourn.record.episodes.step_file import Record
+from sojourn.search_cost import spent_tokens
 from sojourn.types import Credit, Group, Role, Score, Stop, Streams, Trajectory
 
 
@@ -154,7 +155,7 @@ def _row(record: Record, stage: str, step: int, part: int, number: int, place: i
         reward=fmean(rewards) if rewards else None,
         success=fmean(t.success for t in judged) if judged else None,
         turns=sum(len(t.turns) for t in seats),
-        sampled=sum(len(turn.sample.tokens) for t in seats for turn in t.turns),
+        sampled=sum(spent_tokens(t.turns) for t in seats),
         ending=str(seats[0].ending) if seats else None,
         error=episode.error,
         seconds=float(episode.seconds),

@@ -1,0 +1,70 @@
+"""An agent that always goes on from the most promising of all positions that it has seen."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+from sojourn.config.fields import Range
+from sojourn.searchers.ahead import Ahead, Position
+from sojourn.searchers.tree_search import TreeSearch
+from sojourn.types import Turn
+
+
+class Open(NamedTuple):
+    """A position that can be expanded. The heap gives the one of the least `cost` first, of equal ones the oldest."""
+
+    cost: float
+    order: int
+    position: Position
+    number: int
+    depth: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestFirst(TreeSearch):
+    """Expands, `expansions` times, the best of all positions that it has seen, and takes a turn towards the best that
+    came of it (Koh et al. 2024, arXiv:2407.01476, section 3, with b = `width`, d = `depth`, c = `expansions`).
+
+    `by` = "reward" values positions as `rollouts` says; the authors ask a model, and only when a position is expanded.
+    "likelihood" is the sum of the log-probabilities of the seat's tokens since the search began, divided by their
+    number to the power of `alpha` (after BFS-Prover: Xin et al. 2025, arXiv:2502.03438, by an account, which divides
+    by the length of the path). A play that ended is worth its reward, and is not expanded.
+    """
+
+    expansions: Annotated[int, Range(1)] = 16
+    depth: Annotated[int, Range(1)] = 8
+    by: Literal["reward", "likelihood"] = "reward"
+    alpha: Annotated[float, Range(0)] = 1.0
+
+    async def choose(self, ahead: Ahead) -> Sequence[Turn]:
+        waiting, ended = [Open(0.0, 0, ahead.root, -1, 0)], list[Open]()
+        order, best = 0, waiting[0]
+        for _ in range(self.expansions):
+            if not waiting or not ahead.left:
+                break
+            one = heapq.heappop(waiting)
+            if one.cost <= best.cost or best.position is ahead.root:
+                best = one
+            for tried in await ahead.expand(one.position, self.width):
+                order += 1
+                over = tried.position.over
+                valued = await ahead.valued(tried.position, self.rollouts if self.by == "reward" else 0)
+                worth = valued.worths[ahead.name] if self.by == "reward" or over else self._score(ahead, tried.position)
+                number = ahead.consider(tried.text, worth, 1, one.number, tried.agent)
+                if self.ends_search(ahead, valued):
+                    return ahead.plan(valued.best)
+                found = Open(-worth, order, tried.position, number, one.depth + 1)
+                if over or found.depth >= self.depth:
+                    ended.append(found)
+                else:
+                    heapq.heappush(waiting, found)
+        towards = [one for one in (best, *waiting) if one.position is not ahead.root] or ended
+        return ahead.plan(min(towards).position if towards else None)[:1]
+
+    def _score(self, ahead: Ahead, position: Position) -> float:
+        """Returns the log-probability of a path, normalised by its length."""
+        tokens = sum(len(turn.sample.tokens) for turn in ahead.new_turns(position, ahead.root, ahead.name))
+        return ahead.likelihood(position) * max(tokens, 1) ** (1 - self.alpha)

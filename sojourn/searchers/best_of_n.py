@@ -1,0 +1,37 @@
+"""An agent that plays to the end several times in copies, and follows the best of these plays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from sojourn.config.fields import Range
+from sojourn.searchers.ahead import Ahead
+from sojourn.searchers.search import Search
+from sojourn.types import Turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestOfN(Search):
+    """Plays on to the end `n` times, has `reward` judge the plays, and follows the best (Cobbe et al. 2021,
+    arXiv:2110.14168, section 4.2: a verifier ranks samples; there of answers, here of plays).
+
+    With the world's own reward, `native`, this is the success of any of n plays; with a reward that does not see the
+    truth, such as a judge, it is what that judge can make of them. `commit` says how much is followed: the whole
+    "play", as long as the world shows what it showed in the copy, or one "turn", after which `n` more plays are tried.
+    Where several seats act, it is one turn.
+    """
+
+    n: Annotated[int, Range(1)] = 8
+    commit: Literal["play", "turn"] = "play"
+
+    async def choose(self, ahead: Ahead) -> Sequence[Turn]:
+        best, most = None, -float("inf")
+        for end in await ahead.play_within(self.n):
+            worth = (await ahead.worth(end))[ahead.name]
+            ahead.consider(ahead.first_text(end), worth)
+            if worth > most:
+                best, most = end, worth
+        plan = ahead.plan(best)
+        return plan if self.commit == "play" else plan[:1]

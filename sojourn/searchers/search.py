@@ -1,0 +1,204 @@
+"""An agent that searches before it acts, and its seats."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+
+from sojourn.abilities import Forkable, ForkableSeat
+from sojourn.agents.plain import Plain
+from sojourn.blame import EnvCall
+from sojourn.config.fields import Kind, Range
+from sojourn.errors import ActionError, ConfigError
+from sojourn.protocols import Agent, AgentContext, Reward, Sampler, Seat
+from sojourn.rewards.native import Native
+from sojourn.rollout.play import Moment
+from sojourn.search_cost import PLANNED, SEARCH_TOKENS, SEARCH_TURNS
+from sojourn.searchers.ahead import Ahead, Position
+from sojourn.types import (
+    Considered,
+    Ending,
+    FloatArray,
+    Message,
+    Observation,
+    Prompt,
+    Sample,
+    SamplingParams,
+    Task,
+    Trajectory,
+    Turn,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """Base of agents that search: before it acts, each seat tries actions of the agent `base` in copies of the play.
+
+    `reward` judges simulated plays. `tokens` bounds how many tokens a seat may sample in a play, tried ones included
+    (0: no bound); then it acts as `base` does. At most `copies` of a play are open at once.
+    """
+
+    base: Annotated[Agent, Kind("agent")] = field(default_factory=Plain)
+    reward: Annotated[Reward, Kind("reward")] = field(default_factory=Native)
+    tokens: Annotated[int, Range(0)] = 0
+    copies: Annotated[int, Range(1)] = 8
+
+    def __post_init__(self) -> None:
+        if isinstance(self.base, Search):
+            raise ValueError("base searches, too: name the agent that is to act, such as plain")
+
+    def seat(self, context: AgentContext) -> Seat:
+        """Returns a seat that does not search, where there is no play to copy."""
+        return self.base.seat(context)
+
+    def in_play(self, env: Forkable, task: Task, call: EnvCall, play: Callable[..., Any]) -> SearchedPlay:
+        return SearchedPlay(self, env, task, call, play, asyncio.Semaphore(self.copies))
+
+    async def choose(self, ahead: Ahead) -> Sequence[Turn]:
+        """Returns the seat's next turns, one or more, from what was tried; none where nothing came of it."""
+        raise NotImplementedError
+
+
+@dataclass
+class SearchedPlay:
+    """The agent of one play of a task, whose seats know each other."""
+
+    search: Search
+    env: Forkable
+    task: Task
+    call: EnvCall
+    play: Callable[..., Any]
+    places: asyncio.Semaphore
+    seats: dict[str, SearchSeat] = field(default_factory=dict[str, "SearchSeat"])
+
+    def seat(self, context: AgentContext) -> SearchSeat:
+        sampler = PlannedSampler(context.sampler)
+        base = self.search.base.seat(replace(context, sampler=sampler))
+        self.seats[context.name] = SearchSeat(self, context, base, sampler)
+        return self.seats[context.name]
+
+    def ahead(self, name: str, observation: Observation, seen: Observation) -> Ahead:
+        """Returns what a seat may try where the world shows an observation, and the seat is shown `seen`."""
+        bases = {name: seat.forkable for name, seat in self.seats.items()}
+        turns, seat = sum(seat.acted for seat in self.seats.values()), self.seats[name]
+        root = Position(
+            Moment(observation, seen, turns),
+            bases,
+            {name: base.fork().finish(Ending.TURNS) for name, base in bases.items()},
+        )
+        return Ahead(
+            name=name,
+            root=root,
+            task=self.task,
+            env=self.env,
+            call=self.call,
+            play=self.play,
+            contexts={name: seat.context for name, seat in self.seats.items()},
+            reward=self.search.reward,
+            places=self.places,
+            budget=self.search.tokens - seat.spent if self.search.tokens else math.inf,
+            seed=turns,
+        )
+
+
+@dataclass
+class SearchSeat:
+    """A participant of one episode, which has its seat `base` say what the search found best."""
+
+    play: SearchedPlay
+    context: AgentContext
+    base: Seat
+    sampler: PlannedSampler
+    acted: int = 0
+    spent: int = 0
+    shown: Observation | None = None  # by the world, last
+    refusal: Observation | None = None  # what it was shown instead
+    considered: dict[int, Sequence[Considered]] = field(default_factory=dict[int, "Sequence[Considered]"])  # by turn
+
+    @property
+    def ends_when_malformed(self) -> bool:
+        return self.base.ends_when_malformed
+
+    @property
+    def forkable(self) -> ForkableSeat:
+        if not isinstance(self.base, ForkableSeat):
+            raise ConfigError(
+                f"the seats of {type(self.play.search.base).__name__} have no fork(), so that nothing can be tried: "
+                "choose another base, such as plain"
+            )
+        return self.base
+
+    async def act(self, observation: Observation, state: str | None = None) -> Message:
+        if observation is not self.refusal:  # after a refusal the world shows nothing new
+            self.shown = observation
+        self.sampler.check(observation)
+        found = await self._search(observation) if not self.sampler.plan and self._may_search else {}
+        number, planned = self.sampler.turns, bool(self.sampler.plan)
+        try:
+            return await self.base.act(observation, state)
+        finally:
+            self.acted += 1
+            if self.sampler.turns > number:
+                self.spent += 0 if planned else self.sampler.sampled
+                self.base.add_reward(0.0, {**found, **({PLANNED: 1.0} if planned else {})})
+
+    @property
+    def _may_search(self) -> bool:
+        return not self.play.search.tokens or self.spent < self.play.search.tokens
+
+    async def _search(self, observation: Observation) -> dict[str, float]:
+        """Plans the next turns, and returns what that took."""
+        ahead = self.play.ahead(self.context.name, self.shown or observation, observation)
+        self.sampler.plan = list(await self.play.search.choose(ahead))
+        self.spent += ahead.tokens
+        self.considered[self.sampler.turns] = ahead.considered
+        failed = {"search_failures": float(ahead.failures)} if ahead.failures else {}
+        return {SEARCH_TOKENS: float(ahead.tokens), SEARCH_TURNS: float(ahead.turns), **failed}
+
+    def add_reward(self, reward: float, info: Mapping[str, float]) -> None:
+        self.base.add_reward(reward, info)
+
+    def refuse(self, error: ActionError, observation: Observation) -> Observation:
+        self.refusal = refusal = self.base.refuse(error, observation)
+        return refusal
+
+    def finish(self, ending: Ending) -> Trajectory:
+        trajectory = self.base.finish(ending)
+        turns = [
+            replace(turn, considered=tuple(self.considered.get(number, ())))
+            for number, turn in enumerate(trajectory.turns)
+        ]
+        return replace(trajectory, turns=tuple(turns))
+
+
+@dataclass
+class PlannedSampler:
+    """Returns the samples of turns that a search found, one by one, and else samples. `turns` counts both."""
+
+    sampler: Sampler
+    plan: list[Turn] = field(default_factory=list[Turn])
+    turns: int = 0
+    sampled: int = 0  # tokens of the last one
+
+    def check(self, observation: Observation) -> None:
+        """Drops a plan where the world shows something else than it did in the copy."""
+        expected = self.plan[0].observed if self.plan else ()
+        if self.plan and expected[len(expected) - len(observation.messages) :] != observation.messages:
+            self.plan = []
+
+    async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
+        if self.plan:
+            sample = self.plan.pop(0).sample
+        else:
+            sample = await self.sampler.sample(prompt, params)
+        self.turns, self.sampled = self.turns + 1, len(sample.tokens)
+        return sample
+
+    async def score(self, prompt: Prompt) -> FloatArray:
+        return await self.sampler.score(prompt)
+
+    async def close(self) -> None:
+        """Does nothing: the sampler is the run's."""

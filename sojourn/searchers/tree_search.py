@@ -1,0 +1,28 @@
+"""What agents that search trees of actions have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from sojourn.config.fields import Range
+from sojourn.searchers.ahead import Ahead, Valued
+from sojourn.searchers.search import Search
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeSearch(Search):
+    """Base of agents that search trees of actions.
+
+    `width` actions are sampled at a position, of which equal ones count as one. A position is worth the mean reward of
+    `rollouts` plays from there to the end (0: the reward so far). A play of a lone seat that is over and worth at least
+    `enough` ends the search, and is followed to its end.
+    """
+
+    width: Annotated[int, Range(1)] = 4
+    rollouts: Annotated[int, Range(0)] = 1
+    enough: float = 1.0
+
+    def ends_search(self, ahead: Ahead, valued: Valued) -> bool:
+        """Returns whether a play was found that need not be searched on."""
+        return valued.best.over and valued.best_worth >= self.enough and len(ahead.contexts) == 1
