@@ -58,6 +58,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "entropy": "sojourn.branching.entropy:Entropy",
         "mistake": "sojourn.branching.mistake:Mistake",
         "random_turns": "sojourn.branching.random_turns:RandomTurns",
+        "uncertain_turns": "sojourn.branching.uncertain_turns:UncertainTurns",
     },
     "groups": {
         "slots": "sojourn.sources.slots:Slots",
