@@ -177,6 +177,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "group_softmax": "sojourn.streams.group_softmax:GroupSoftmax",
         "reference_kl": "sojourn.streams.reference_kl:ReferenceKL",
         "success": "sojourn.streams.success:Success",
+        "turn_success": "sojourn.streams.turn_success:TurnSuccess",
         "origins": "sojourn.streams.origins:Origins",
         "curiosity": "sojourn.streams.curiosity:Curiosity",
         "dynamics_ratio": "sojourn.streams.dynamics_ratio:DynamicsRatio",
