@@ -130,16 +130,25 @@ READ = {
     ("groups", "failure_restarts"): "2026-11-25: the abstract, and the authors' code",
     ("groups", "hindsight"): "2026-11-25: the abstract, accounts by others, and the authors' code",
     ("estimator", "self_imitation"): "2026-11-25: the abstract and the authors' code, self_imitation.py",
+    (
+        "estimator",
+        "tree_values",
+    ): "2026-11-27: the authors' codes: of VinePPO math_episode_generator_with_mc_advantages.py, of TreeRL "
+    "tree_node.py and parallel_mcts.py, of AT2PO vllm_rollout_with_tools_tree_offline.py and its script",
+    ("estimator", "tree_grpo"): "2026-11-27: the authors' code, ray_trainer_ts.py and core_algos.py",
+    (
+        "branching",
+        "entropy",
+    ): "2026-11-27: the authors' codes, vllm_rollout_with_tools.py, that of AEPO as AT2PO's has it",
+    ("branching", "random_turns"): "2026-11-27: the authors' code, tree_node.py and generation_ts.py",
+    ("branching", "uncertain_turns"): "2026-11-27: the authors' code, vllm_rollout_with_tools_tree_offline.py",
+    ("stream", "turn_success"): "2026-11-27: the abstract; of the text eq. 3-4 and figure 2, as others quote them",
 }
 UNREAD = {
     ("estimator", "aem"),
     ("estimator", "dyna_grpo"),
     ("estimator", "foresight"),
     ("estimator", "stratified"),
-    ("estimator", "tree_grpo"),
-    ("estimator", "tree_values"),
-    ("branching", "entropy"),
-    ("branching", "random_turns"),
     ("loss", "positive_nll"),
     ("loss", "st_ppo"),
     ("stream", "milestones"),

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import numpy as np
 
+from sojourn.branching.certainty import sampled_entropy
 from sojourn.branching.rule import BranchPoint, Fork
 from sojourn.config.fields import Range
-from sojourn.types import Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +25,10 @@ class Entropy:
     first turn itself never forks: that would be another root.
 
     In place of the entropy of the whole distribution, which samplers do not return, stands minus the log-probability of
-    the tokens that were sampled, whose mean it is. The authors' code divides it by the logarithm of the ten most likely
-    tokens that it looks at; a budget that is not used up is filled with further plays from the start, here it is not.
+    the tokens that were sampled, whose mean it is. ARPO's code adds up that of the ten likeliest tokens over the first
+    20, and divides the sum by the logarithm of the number of tokens in the vocabulary; it forks after a turn by that
+    turn's entropy, when the world has answered. In AEPO's, the penalty is for rounds in a row in which any play of the
+    question forked. Both fill a budget that is not used up with further plays from the start; here it is left.
     """
 
     width: Annotated[int, Range(2)] = 2
@@ -36,19 +38,13 @@ class Entropy:
     penalty: Annotated[float, Range(0, 1)] = 0.0
     leaves: Annotated[int, Range(2)] = 8
 
-    unverified = "copies of the authors' code and accounts of both papers were read, not their text"
-
     def __call__(self, point: BranchPoint) -> Sequence[Fork]:
         turns = list(point.turns())
         last = len(turns) - 1
         if last < 1 or last < point.began or len(turns) != point.turn:
             return ()
-        jump = self._entropy(turns[last]) - self._entropy(turns[0])
+        jump = sampled_entropy(turns[last], self.tokens) - sampled_entropy(turns[0], self.tokens)
         kept = max(0.0, 1 - self.penalty * point.forks)
         chance = float(np.clip(self.probability + self.weight * jump, 0, 1)) * kept
         count = int((point.rng.random(self.width - 1) < chance).sum())
         return (Fork(last, count, f"entropy {jump:+.2f} nats"),) if count else ()
-
-    def _entropy(self, turn: Turn) -> float:
-        logprobs = turn.sample.logprobs[: self.tokens]
-        return -float(logprobs.mean()) if len(logprobs) else 0.0

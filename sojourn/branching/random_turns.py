@@ -17,15 +17,14 @@ class RandomTurns:
     one path goes on from each, L times over).
 
     The plays that one gave rise to do the same, up to `depth` forks on a path. The first turn of the task is not drawn,
-    as that would be another root. The paper draws the nodes of each further round from the whole tree; here every play
-    of a round draws among its own turns.
+    as that would be another root. The authors' code draws the nodes of each round from the whole tree, its start
+    included, and keeps as many leaves of a tree as it is told, drawn at random; here every play of a round draws among
+    its own turns, and all leaves are kept.
     """
 
     count: Annotated[int, Range(1)] = 2
     depth: Annotated[int, Range(1)] = 1
     leaves: Annotated[int, Range(2)] = 8
-
-    unverified = "an account of the paper's section 3.2 was read, not its text"
 
     def __call__(self, point: BranchPoint) -> Sequence[Fork]:
         first = max(point.began, 1)

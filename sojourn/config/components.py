@@ -65,6 +65,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "entropy": "sojourn.branching.entropy:Entropy",
         "mistake": "sojourn.branching.mistake:Mistake",
         "random_turns": "sojourn.branching.random_turns:RandomTurns",
+        "uncertain_turns": "sojourn.branching.uncertain_turns:UncertainTurns",
     },
     "groups": {
         "slots": "sojourn.sources.slots:Slots",
@@ -183,6 +184,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "group_softmax": "sojourn.streams.group_softmax:GroupSoftmax",
         "reference_kl": "sojourn.streams.reference_kl:ReferenceKL",
         "success": "sojourn.streams.success:Success",
+        "turn_success": "sojourn.streams.turn_success:TurnSuccess",
         "origins": "sojourn.streams.origins:Origins",
         "curiosity": "sojourn.streams.curiosity:Curiosity",
         "dynamics_ratio": "sojourn.streams.dynamics_ratio:DynamicsRatio",

@@ -12,6 +12,7 @@ from sojourn.branching.entropy import Entropy
 from sojourn.branching.mistake import Mistake
 from sojourn.branching.random_turns import RandomTurns
 from sojourn.branching.rule import BranchPoint, Fork
+from sojourn.branching.uncertain_turns import UncertainTurns
 from sojourn.branching.uniform import Uniform
 from sojourn.types import Trajectory
 
@@ -114,3 +115,15 @@ def test_random_turns_are_a_plays_own_and_not_the_first():
     assert {fork.turn for fork in rule(point(of([1.0] * 4), over=True, began=3, forks=1))} == {3}
     assert rule(point(of([1.0]), over=True)) == rule(point(of([1.0] * 4))) == ()
     assert rule(point(of([1.0] * 4), over=True, forks=2)) == ()
+
+
+def test_uncertain_turns_are_the_least_certain_of_a_plays_own():
+    """Of turns with 3, 1, 2, 0.5 and 2 nats a token, the first is another root; among equals the earlier one counts."""
+    play = of([3.0, 1.0, 2.0, 0.5, 2.0])
+    assert list(UncertainTurns(count=1)(point(play, over=True))) == [Fork(2, 1, "entropy 2.00 nats")]
+    assert [fork.turn for fork in UncertainTurns(count=3)(point(play, over=True))] == [1, 2, 4]
+    assert [fork.turn for fork in UncertainTurns(count=9)(point(play, over=True))] == [1, 2, 3, 4]
+    branch = point(play, over=True, began=3, forks=1)
+    assert [fork.turn for fork in UncertainTurns(count=1, depth=2)(branch)] == [4]
+    assert UncertainTurns()(branch) == UncertainTurns()(point(play)) == ()
+    assert list(UncertainTurns()(point(of([1.0]), over=True))) == []

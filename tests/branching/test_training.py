@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from forked import apart, trees
 from hypothesis import given
 from hypothesis import strategies as st
 from made import group, trajectory
@@ -18,31 +19,6 @@ from sojourn.record.episodes.store import EpisodeStore
 from sojourn.types import Branch, Credit, Group, Score
 
 BY = ("token", "sequence", "turn", "constant", "seat")
-
-
-@st.composite
-def trees(draw, shared: int | None = None) -> Group:
-    """A group of up to six plays, each a root or a branch of an earlier one."""
-    rng = np.random.default_rng(draw(st.integers(0, 99)))
-    made = [trajectory(rng, turns=draw(st.integers(1, 4))) for _ in range(draw(st.integers(2, 6)))]
-    whole = group(made)
-    episodes = list(whole.episodes[:1])
-    for episode in whole.episodes[1:]:
-        of = draw(st.none() | st.sampled_from(episodes))
-        if of is not None:
-            theirs, (own,) = of.trajectories[0].turns, episode.trajectories
-            count = shared if shared is not None else draw(st.integers(0, len(theirs)))
-            began = [replace(turn, reward=turn.reward + 1) for turn in theirs[:count]]  # what it is paid may differ
-            later = [replace(turn, parent=number - 1) for number, turn in enumerate(own.turns, count)]
-            trajectories = (replace(own, turns=(*began, *later)),)
-            episode = replace(episode, trajectories=trajectories, branch=Branch(of.id, (count,), "drawn"))
-        episodes.append(episode)
-    return replace(whole, episodes=tuple(episodes))
-
-
-def apart(of: Group) -> Group:
-    """The same plays, each by itself."""
-    return replace(of, episodes=tuple(replace(episode, branch=None) for episode in of.episodes))
 
 
 def credits(of: Group) -> list[list[Credit]]:

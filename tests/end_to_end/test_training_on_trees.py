@@ -44,6 +44,30 @@ def test_a_run_trains_on_trees(tmp_path, estimator):
         assert sum(len(t.turns) for g in groups for t in g.trajectories) > len(samples)
 
 
+UNCERTAIN = "stages.rl.groups.branching={name='uncertain_turns', count=2, leaves=3}"
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (  # AT2PO
+            "stages.rl.estimator={name='tree_values', value='entropy', against='group', scale_by_std=true}",
+            "stages.rl.losses=[{name='gspo', level='turn', token_form=true, clip_low=3e-3, clip_high=4e-3}]",
+            "stages.rl.aggregate.by=sequence",
+        ),
+        (
+            "stages.rl.streams=[{name='turn_success', change=true}]",
+            "stages.rl.estimator={name='process', stream='turn_success', outcome_coef=0}",
+        ),
+    ],
+    ids=["at2po", "process rewards"],
+)
+def test_a_run_trains_on_trees_of_uncertain_turns(tmp_path, overrides):
+    for line in steps(run(tmp_path / "run", UNCERTAIN, *overrides)):
+        assert line["branches"] > 0
+        assert line["trained_tokens"] > 0
+
+
 def test_the_same_seed_plays_the_same_trees(tmp_path):
     one, other = (run(tmp_path / name, FORKS) for name in ("one", "other"))
     assert [s["loss"] for s in steps(one)] == [s["loss"] for s in steps(other)]

@@ -26,12 +26,14 @@ class TreeGRPO(GroupEstimator):
     "inter-tree").
 
     A tree is a play from the start with all that branched off. One without branches has no advantage within its tree.
-    All tokens of a play have its advantage, so that a turn which several share has the mean of theirs.
+    All tokens of a play have its advantage, so that a turn which several share has the mean of theirs. Deviations are
+    the population's, as in `grpo`; in the authors' code they are the sample's, and a play that is alone in its tree has
+    its whole return as the advantage within it.
     """
 
     epsilon: Annotated[float, Range(0)] = 1e-6
 
-    unverified = "an account of the paper's section 3 was read, not its equations"
+    group_relative = True
 
     def _credit(self, group: Group, scores: Sequence[Score]) -> list[Credit]:
         returns, names, roots = trajectory_returns(scores), seats(group), _roots(group)
