@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sojourn.record.summary import Summary
     from sojourn.train.assemble import Components
     from sojourn.train.evaluation_failures import EvaluationFailures
+    from sojourn.train.recipe import Recipe
     from sojourn.train.resolve import Resolved
 
 
@@ -60,13 +61,13 @@ def evaluate(
     print_risks(resolved.recipe.env)
     chosen = resolved.recipe.evaluation.split
     play = shlex.join(["sojourn", "play", str(named.folder), *(overrides or []), "--split", chosen])
-    agents = _agents(resolved.recipe.agent, budgets, expert, curve)
+    agents = _agents(resolved.recipe, budgets, expert, curve)
     event_loop.run(
         evaluate_run(resolved, named if named.folder.is_dir() else None, expert, play=play, agents=agents, curve=curve)
     )
 
 
-def _agents(agent: Agent, budgets: str, expert: bool, curve: Path | None) -> Mapping[str, Agent]:
+def _agents(recipe: Recipe, budgets: str, expert: bool, curve: Path | None) -> Mapping[str, Agent]:
     """Returns the agents to be evaluated by the names of their evaluations; none where the recipe's alone is."""
     from sojourn.errors import ConfigError
     from sojourn.plot import figure_class
@@ -81,8 +82,11 @@ def _agents(agent: Agent, budgets: str, expert: bool, curve: Path | None) -> Map
     counts = [part.strip() for part in budgets.split(",")]
     if not all(count.isdecimal() and int(count) for count in counts):
         raise ConfigError(f"--budgets {budgets}: expected numbers of tokens above 0, such as 200,800")
-    if expert or not isinstance(agent, Search):
+    agent = recipe.agent
+    if expert or not isinstance(agent, Search) or not recipe.evaluation.search:
         what = "--expert searches nothing" if expert else f"the agent {type(agent).__name__} searches nothing"
+        if isinstance(agent, Search) and not expert:
+            raise ConfigError(f"--budgets {budgets}: evaluation.search = false searches nothing: set it to true")
         raise ConfigError(f"--budgets {budgets}: {what}: leave it out, or name one that does, such as agent.name=mcts")
     return {"no search": agent.base} | {f"{count} tokens": replace(agent, tokens=int(count)) for count in counts}
 

@@ -51,7 +51,8 @@ class Evaluation:
 
     A run is evaluated before, between and after its stages, and inside a stage after each `every` steps (0: never).
     `temperature = 0` decodes greedily. `temperature`, `top_p`, `top_k` and `min_p` replace those of `[sampling]`;
-    evaluations take the other keys of `[sampling]`, such as `max_tokens`, as they are.
+    evaluations take the other keys of `[sampling]`, such as `max_tokens`, as they are. Without `search`, an agent that
+    searches plays them as its base does, so that they tell what the policy itself has learned.
     """
 
     tasks: Annotated[int, Range(1)] = 64
@@ -62,6 +63,7 @@ class Evaluation:
     top_k: Annotated[int, Range(0)] = 0
     min_p: Annotated[float, Range(0, 1)] = 0.0
     every: Annotated[int, Range(0)] = 0
+    search: bool = True
 
     def params(self, sampling: Sampling) -> SamplingParams:
         """Returns the sampling parameters of evaluations in a run with these of training."""
