@@ -51,10 +51,8 @@ VARIANTS: dict[str, dict[str, Any]] = {  # what each has instead of the recipe's
     BASE: {},
     "gigpo": {"estimator": {"name": "gigpo"}},
     "tree_values": tree(UNIFORM, {**SCALED, "against": "group"}),
-    "tree_siblings": tree(UNIFORM, {**SCALED, "against": "siblings"}),
     "treerl": tree(UNCERTAIN, {**SCALED, "against": "both", "by_leaves": True}),
     "tree_grpo": tree({"name": "random_turns", "count": 3, "depth": 1}, {"name": "tree_grpo"}),
-    "tree_mistakes": tree({"name": "mistake", "width": 3, "depth": 1}, {**SCALED, "against": "group"}),
     "search": {
         "agent": MCTS,
         "groups": {"name": "slots", "width": 8, "size": 1},
