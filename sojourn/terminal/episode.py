@@ -22,6 +22,7 @@ from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.origins import RecordedOrigin
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.vocabulary import Vocabulary
+from sojourn.search_cost import PLANNED
 from sojourn.terminal.clean import LIMIT, clean, one_line
 from sojourn.terminal.considered import considered_text
 from sojourn.terminal.indented import Indented
@@ -261,7 +262,9 @@ def _lag(oldest: int, version: int | None) -> str:
 
 def _info(info: Mapping[str, float]) -> Iterator[str]:
     for name, value in info.items():
-        if value and name != "move":
+        if value and name == PLANNED:
+            yield "found by the search"
+        elif value and name != "move":
             yield f"{one_line(name, 40)} {number(value)}"
 
 
