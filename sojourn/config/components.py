@@ -81,6 +81,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "success_replay": "sojourn.sources.success_replay:SuccessReplay",
         "failure_restarts": "sojourn.sources.failure_restarts:FailureRestarts",
         "hindsight": "sojourn.sources.hindsight:Hindsight",
+        "purified": "sojourn.sources.purified:Purified",
         "with_returns": "sojourn.sources.with_returns:WithReturns",
         "with_balances": "sojourn.sources.with_balances:WithBalances",
         "guidance": "sojourn.sources.guidance:Guidance",
