@@ -12,6 +12,9 @@ from sojourn.branching.random_turns import RandomTurns
 from sojourn.branching.uniform import Uniform
 from sojourn.envs.toy import Toy
 from sojourn.record import checkpoint
+from sojourn.searchers.beam import Beam
+from sojourn.searchers.best_of_n import BestOfN
+from sojourn.searchers.mcts import MCTS
 from sojourn.sources.slots import LiveSlots, Slots
 from sojourn.types import Prompt, Sample, SamplingParams, Stop, Versions
 
@@ -20,6 +23,14 @@ RULES = {
     "linear": None,
     "forks": Uniform(every=1, width=2, depth=2, leaves=3),
     "forks at the end": RandomTurns(count=2, leaves=3),
+}
+
+
+ACTS = Plain(choices=True)
+SEARCHERS = {
+    "mcts": MCTS(base=ACTS, width=2, simulations=5, enough=2.0),
+    "best_of_n": BestOfN(base=ACTS, n=3),
+    "beam": Beam(base=ACTS, width=2, beams=2, depth=2, enough=2.0),
 }
 
 
@@ -45,9 +56,9 @@ class Wanders:
         raise NotImplementedError
 
 
-def source(sampler: Wanders, world=TOY, **options) -> LiveSlots:
+def source(sampler: Wanders, world=TOY, agent=ACTS, **options) -> LiveSlots:
     made = components(world, sampler)
-    made.runner.agent, made.runner.max_context = Plain(choices=True), 4096
+    made.runner.agent, made.runner.max_context = agent, 4096
     return Slots(width=2, size=3, max_lag=1, **options).bind(made, "rl", 2)
 
 
@@ -84,6 +95,26 @@ async def test_samples_drawn_before_a_checkpoint_are_not_drawn_again(tmp_path, l
                 assert turn.sample.allowed is not None
                 for n, (allowed, token) in enumerate(zip(turn.sample.allowed, turn.sample.tokens, strict=True)):
                     assert allowed is None if n % 2 else allowed is not None and allowed[-1] == token
+    for slots in (resumed, uninterrupted):
+        await slots.close()
+    assert not set(before.asked) & set(after.asked)
+    assert sorted(before.asked + after.asked) == sorted(whole.asked)
+
+
+@pytest.mark.parametrize("agent", SEARCHERS.values(), ids=SEARCHERS)
+@pytest.mark.parametrize("limit", [1, 40, 70])
+async def test_a_search_goes_on_where_it_was_interrupted(tmp_path, limit, agent):
+    before, after, whole = Wanders(0, limit), Wanders(1), Wanders(2)
+    state = await interrupted(tmp_path, before, agent=agent)
+    assert len(before.asked) == limit
+    resumed, uninterrupted = source(after, agent=agent), source(whole, agent=agent)
+    resumed.restore(state)
+    for step in range(2):
+        for group, same in zip(await resumed.take(step), await uninterrupted.take(step), strict=True):
+            assert [sampled(t) for t in group.trajectories] == [sampled(t) for t in same.trajectories]
+            assert [turn.considered for t in group.trajectories for turn in t.turns] == [
+                turn.considered for t in same.trajectories for turn in t.turns
+            ]
     for slots in (resumed, uninterrupted):
         await slots.close()
     assert not set(before.asked) & set(after.asked)
