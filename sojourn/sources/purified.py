@@ -15,7 +15,7 @@ from sojourn.config.fields import Range
 from sojourn.protocols import Env, Sampler
 from sojourn.rewards.reward_cache import ScoredGroup
 from sojourn.sources.context import SourceContext, StageContext, require_one_seat
-from sojourn.sources.segments import SampleReplay
+from sojourn.sources.segments import SampleReplay, course
 from sojourn.sources.wrapped import WrappedGroups, WrappedSource, with_episode
 from sojourn.types import Ending, Episode, FloatArray, Group, Prompt, Sample, SamplingParams, Trajectory, Turn
 
@@ -93,7 +93,7 @@ class PurifiedGroups(WrappedGroups):
         label = f"{self.stage}/purified/{step}/{episode.id}"
         played = await self.context.runner.play_episode(episode.task, self.context.params, label, sampler_for)
         wanted = replace(recorded, turns=tuple(turns))
-        if played.error is None and _course(played.trajectories[0]) == _course(wanted):
+        if played.error is None and _ends_alike(played.trajectories[0], wanted):
             [trajectory] = played.trajectories
             return replace(played, trajectories=(replace(trajectory, ending=recorded.ending),))
         self._refused += 1
@@ -147,6 +147,6 @@ def _alike(one: Turn, other: Turn) -> float:
     return SequenceMatcher(None, first, second).ratio()
 
 
-def _course(trajectory: Trajectory) -> tuple[bool, list[tuple[float, str | None]]]:
-    """Returns whether the world ended a play, and the reward and the state of each turn, as far as the world tells."""
-    return trajectory.ending is Ending.DONE, [(turn.reward, turn.state) for turn in trajectory.turns]
+def _ends_alike(one: Trajectory, other: Trajectory) -> bool:
+    """Returns whether two plays took the same course, and the world ended both or neither."""
+    return course(one) == course(other) and (one.ending is Ending.DONE) == (other.ending is Ending.DONE)

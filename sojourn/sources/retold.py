@@ -16,9 +16,9 @@ from sojourn.rollout.runner import seed_of
 from sojourn.sources.context import SourceContext, StageContext, require_one_seat
 from sojourn.sources.imported import Imported
 from sojourn.sources.replay import Replay
-from sojourn.sources.segments import SampleReplay
+from sojourn.sources.segments import SampleReplay, course
 from sojourn.sources.wrapped import WrappedGroups, WrappedSource
-from sojourn.types import Episode, Group, Score, Trajectory
+from sojourn.types import Episode, Group, Score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,10 +105,5 @@ class RetoldGroups(WrappedGroups):
         runner, before = replace(own, agent=agent), own.errors
         played = await runner.play_episode(episode.task, self.context.params, label, sampler_for)
         own.errors += runner.errors - before
-        same = played.error is None and _course(played.trajectories[0]) == _course(recorded)
+        same = played.error is None and course(played.trajectories[0]) == course(recorded)
         return (played, score) if same else None
-
-
-def _course(trajectory: Trajectory) -> list[tuple[float, str | None]]:
-    """Returns the reward and the world's state of each turn, as far as the world tells it."""
-    return [(turn.reward, turn.state) for turn in trajectory.turns]

@@ -47,6 +47,11 @@ def alone(trajectory: Trajectory, number: int) -> Turn:
     )
 
 
+def course(trajectory: Trajectory) -> list[tuple[float, str | None]]:
+    """Returns the reward and the world's state of each turn, as far as the world tells it."""
+    return [(turn.reward, turn.state) for turn in trajectory.turns]
+
+
 @dataclass
 class PrefixSampler:
     """Returns recorded samples for the first turns of a play, as long as the prompts are those that were recorded, and
