@@ -201,11 +201,14 @@ class LooksAhead(Protocol):
 
     `in_play` returns the agent of one play of a task. It is given the play's environment, which can be forked; `call`,
     which awaits a method of such an environment within the limits; and `play` of `sojourn/rollout/play.py`, with the
-    limits of the run. `base` is the agent that acts where nothing is searched, such as in demonstrations.
+    limits of the run. `base` is the agent that acts where nothing is searched, such as in demonstrations. `unsampled`
+    says whether it may take actions that no model sampled.
     """
 
     @property
     def copies(self) -> int: ...
     @property
     def base(self) -> Agent: ...
+    @property
+    def unsampled(self) -> bool: ...
     def in_play(self, env: Forkable, task: Task, call: Callable[..., Any], play: Callable[..., Any]) -> Agent: ...

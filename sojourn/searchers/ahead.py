@@ -37,6 +37,7 @@ from sojourn.types import (
 )
 
 MOST_RECORDED = 256  # actions that are recorded with a turn, the first that were tried
+LONGEST = 200  # characters of one
 
 
 @dataclass(frozen=True)
@@ -179,8 +180,8 @@ class Ahead:
 
     async def valued(self, position: Position, rollouts: int) -> Valued:
         """Returns what a position is worth: where it goes on, the mean reward of as many plays from there to the end,
-        with 0 of them the reward so far."""
-        ends = [] if position.over else await self.play_all(position, rollouts)
+        with 0 of them, or where no tokens are left, the reward so far."""
+        ends = await self.play_all(position, rollouts) if self.left and not position.over else []
         worths = [await self.worth(end) for end in ends or [position]]
         best = int(np.argmax([worth[self.name] for worth in worths]))
         mean = {name: float(np.mean([worth[name] for worth in worths])) for name in worths[0]}
@@ -210,7 +211,7 @@ class Ahead:
         """Records an action that was tried, and returns its number; -1 where there are too many."""
         if len(self.considered) >= MOST_RECORDED:
             return -1
-        self.considered.append(Considered(parent, agent or self.name, text, value, visits))
+        self.considered.append(Considered(parent, agent or self.name, text[:LONGEST], value, visits))
         return len(self.considered) - 1
 
     def note(self, number: int, value: float) -> None:

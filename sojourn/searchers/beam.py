@@ -28,8 +28,8 @@ class Beam(TreeSearch):
 
     `by` says which are the best: those with the highest "reward", as `rollouts` has it, or with the highest
     "likelihood", the mean log-probability of the tokens since the search began. A play that ended is worth its reward.
-    If one is worth `enough` it is followed; else the best of those that go on, if there is one; else the best of those
-    that ended.
+    If one is worth `enough` it is followed; else, by reward, the best of all is, and by likelihood the best of those
+    that go on, if there is one.
     """
 
     beams: Annotated[int, Range(1)] = 4
@@ -53,7 +53,8 @@ class Beam(TreeSearch):
                 break
             kept = sorted(found, key=lambda way: -way.value)[: self.beams]
         left = [way for way in kept if way.position is not ahead.root]
-        best = max(left or ended, key=lambda way: way.value, default=None)
+        candidates = [*left, *ended] if self.by == "reward" else left or ended
+        best = max(candidates, key=lambda way: way.value, default=None)
         return ahead.plan(best.position if best is not None else None)[:1]
 
     async def value(self, ahead: Ahead, tried: Tried) -> Valued:

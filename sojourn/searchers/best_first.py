@@ -31,7 +31,8 @@ class BestFirst(TreeSearch):
     `by` = "reward" values positions as `rollouts` says; the authors ask a model, and only when a position is expanded.
     "likelihood" is the sum of the log-probabilities of the seat's tokens since the search began, divided by their
     number to the power of `alpha` (after BFS-Prover: Xin et al. 2025, arXiv:2502.03438, by an account, which divides
-    by the length of the path). A play that ended is worth its reward, and is not expanded.
+    by the length of the path). A play that ended is worth its reward, and is not expanded; by likelihood, one is taken
+    only where no other way goes on.
     """
 
     expansions: Annotated[int, Range(1)] = 16
@@ -61,7 +62,8 @@ class BestFirst(TreeSearch):
                     ended.append(found)
                 else:
                     heapq.heappush(waiting, found)
-        towards = [one for one in (best, *waiting) if one.position is not ahead.root] or ended
+        left = [one for one in (best, *waiting) if one.position is not ahead.root]
+        towards = [*left, *ended] if self.by == "reward" else left or ended
         return ahead.plan(min(towards).position if towards else None)[:1]
 
     def _score(self, ahead: Ahead, position: Position) -> float:

@@ -30,6 +30,10 @@ class Minimax(Search):
     rollouts: Annotated[int, Range(0)] = 1
     listed: bool = True
 
+    @property
+    def unsampled(self) -> bool:
+        return self.listed
+
     async def choose(self, ahead: Ahead) -> Sequence[Turn]:
         _, best = await self._best(ahead, ahead.root, self.depth, -math.inf, math.inf, -1)
         return ahead.plan(best)[:1]

@@ -50,6 +50,10 @@ class Search:
         if isinstance(self.base, Search):
             raise ValueError("base searches, too: name the agent that is to act, such as plain")
 
+    @property
+    def unsampled(self) -> bool:
+        return False
+
     def seat(self, context: AgentContext) -> Seat:
         """Returns a seat that does not search, where there is no play to copy."""
         return self.base.seat(context)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from sojourn.abilities import origin_of
+from sojourn.abilities import LooksAhead, origin_of
 from sojourn.branching.rule import Branching
 from sojourn.branching.trees import play_trees
 from sojourn.config.fields import Kind, Range
@@ -19,7 +19,7 @@ from sojourn.errors import ConfigError
 from sojourn.rewards.reward_cache import scored_or_failed
 from sojourn.rollout.runner import SamplerFor
 from sojourn.schedules import Constant, Schedule
-from sojourn.sources.context import SourceContext, StageContext, require_played
+from sojourn.sources.context import SourceContext, StageContext, require_imitation, require_played
 from sojourn.sources.horizon import Budget, Horizon
 from sojourn.sources.slot_record import SlotRecord
 from sojourn.types import Group, SamplingParams, Score, Task
@@ -109,6 +109,8 @@ class Slots:
                 f"sampling: stage '{stage.name}' needs the logprobs of the distribution that was sampled, so "
                 "top_p = 1, top_k = 0, min_p = 0 and temperature > 0 (evaluation may use its own)"
             )
+        if isinstance(stage.agent, LooksAhead) and stage.agent.unsampled:
+            require_imitation(stage, f"the agent {type(stage.agent).__name__}, which says listed actions,", "policy")
 
     def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> LiveSlots:
         """Returns the source of a stage: slot k plays the task that the curriculum draws for `first` + k, as the tasks

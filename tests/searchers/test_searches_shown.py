@@ -164,3 +164,12 @@ def test_a_trained_search_is_recorded_and_shown(recipe, tmp_path):
     shown = CliRunner().invoke(app, ["show", str(out), "rl/0/0/0"])
     assert "tried in copies before it:" in shown.output
     assert "search_tokens" in shown.output
+
+
+def test_listed_actions_are_imitated_alone(recipe):
+    done = CliRunner().invoke(app, ["train", str(recipe), "--dry", "agent.name=minimax"])
+    assert done.exit_code != 0
+    assert "the agent Minimax, which says listed actions" in str(done.exception)
+    imitate = ["stages.rl.losses=[{name='nll'}]", "stages.rl.estimator={name='constant'}"]
+    for overrides in (["agent.name=minimax", *imitate], ["agent.name=minimax", "agent.listed=false"]):
+        assert CliRunner().invoke(app, ["train", str(recipe), "--dry", *overrides]).exit_code == 0
