@@ -60,7 +60,7 @@ class Truth(Search):
     turns: tuple[Turn, ...] = ()
     found: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]], compare=False)
 
-    async def choose(self, ahead: Ahead) -> Sequence[Turn]:
+    async def search(self, ahead: Ahead) -> Sequence[Turn]:
         number = len(self.found)
         ends = await ahead.play_all(ahead.root, PLAYS)
         earned = [(await ahead.worth(end))[ahead.name] for end in ends]

@@ -36,7 +36,7 @@ class Beam(TreeSearch):
     depth: Annotated[int, Range(1)] = 4
     by: Literal["reward", "likelihood"] = "reward"
 
-    async def choose(self, ahead: Ahead) -> Sequence[Turn]:
+    async def search(self, ahead: Ahead) -> Sequence[Turn]:
         kept, ended = [Way(ahead.root, 0.0, -1)], list[Way]()
         for _ in range(self.depth):
             found: list[Way] = []

@@ -40,7 +40,7 @@ class BestFirst(TreeSearch):
     by: Literal["reward", "likelihood"] = "reward"
     alpha: Annotated[float, Range(0)] = 1.0
 
-    async def choose(self, ahead: Ahead) -> Sequence[Turn]:
+    async def search(self, ahead: Ahead) -> Sequence[Turn]:
         waiting, ended = [Open(0.0, 0, ahead.root, -1, 0)], list[Open]()
         order, best = 0, waiting[0]
         for _ in range(self.expansions):

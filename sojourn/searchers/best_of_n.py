@@ -26,7 +26,7 @@ class BestOfN(Search):
     n: Annotated[int, Range(1)] = 8
     commit: Literal["play", "turn"] = "play"
 
-    async def choose(self, ahead: Ahead) -> Sequence[Turn]:
+    async def search(self, ahead: Ahead) -> Sequence[Turn]:
         best, most = None, -float("inf")
         for end in await ahead.play_within(self.n):
             worth = (await ahead.worth(end))[ahead.name]

@@ -25,7 +25,7 @@ class LookAhead(TreeSearch):
 
     turns: Annotated[int, Range(0)] = 0
 
-    async def choose(self, ahead: Ahead) -> Sequence[Turn]:
+    async def search(self, ahead: Ahead) -> Sequence[Turn]:
         tried = await ahead.expand(ahead.root, self.width)
         means: list[float] = []
         for one in tried:

@@ -63,7 +63,7 @@ class MCTS(TreeSearch):
     prior: Literal["policy", "uniform"] = "policy"
     final: Literal["visits", "value"] = "visits"
 
-    async def choose(self, ahead: Ahead) -> Sequence[Turn]:
+    async def search(self, ahead: Ahead) -> Sequence[Turn]:
         root, bounds = Node(ahead.root), Bounds()
         for _ in range(self.simulations):
             if not ahead.left:

@@ -34,7 +34,7 @@ class Minimax(Search):
     def unsampled(self) -> bool:
         return self.listed
 
-    async def choose(self, ahead: Ahead) -> Sequence[Turn]:
+    async def search(self, ahead: Ahead) -> Sequence[Turn]:
         _, best = await self._best(ahead, ahead.root, self.depth, -math.inf, math.inf, -1)
         return ahead.plan(best)[:1]
 

@@ -61,7 +61,7 @@ class Search:
     def in_play(self, env: Forkable, task: Task, call: EnvCall, play: Callable[..., Any]) -> SearchedPlay:
         return SearchedPlay(self, env, task, call, play, asyncio.Semaphore(self.copies))
 
-    async def choose(self, ahead: Ahead) -> Sequence[Turn]:
+    async def search(self, ahead: Ahead) -> Sequence[Turn]:
         """Returns the seat's next turns, one or more, from what was tried; none where nothing came of it."""
         raise NotImplementedError
 
@@ -156,7 +156,7 @@ class SearchSeat:
     async def _search(self, observation: Observation) -> dict[str, float]:
         """Plans the next turns, and returns what that took."""
         ahead = self.play.ahead(self.context.name, self.shown or observation, observation)
-        self.sampler.plan = list(await self.play.search.choose(ahead))
+        self.sampler.plan = list(await self.play.search.search(ahead))
         self.spent += ahead.tokens
         self.considered[self.sampler.turns] = ahead.considered
         failed = {"search_failures": float(ahead.failures)} if ahead.failures else {}

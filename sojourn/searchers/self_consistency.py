@@ -26,7 +26,7 @@ class SelfConsistency(Search):
     n: Annotated[int, Range(1)] = 8
     vote: Literal["answer", "action"] = "answer"
 
-    async def choose(self, ahead: Ahead) -> Sequence[Turn]:
+    async def search(self, ahead: Ahead) -> Sequence[Turn]:
         if self.vote == "action":
             tried = await ahead.expand(ahead.root, self.n)
             for one in tried:

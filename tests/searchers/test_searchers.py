@@ -242,8 +242,8 @@ def test_minimax_plays_as_well_as_the_solved_game(board, listed):
 
 def test_pruning_leaves_positions_out_and_the_first_value_as_it_is():
     class Counted(Minimax):
-        async def choose(self, ahead):
-            plan = await super().choose(ahead)
+        async def search(self, ahead):
+            plan = await super().search(ahead)
             tried.append(ahead.copies)
             return plan
 
