@@ -23,6 +23,11 @@ def call_text(call: ToolCall, value_text: Callable[[Any], str] = repr) -> str:
     return f"{call.name}({', '.join(f'{key}={value_text(value)}' for key, value in call.arguments.items())})"
 
 
+def action_text(message: Message) -> str:
+    """Returns what a message says as one text: its own or, where it has none, its calls."""
+    return message.text or "; ".join(map(call_text, message.calls))
+
+
 def answer(call: ToolCall | None, text: str) -> Message:
     """Returns the message that shows what came of a structured call; of the user where the action was a text (None)."""
     return Message(Role.USER, text) if call is None else Message(Role.TOOL, text, answers=call.id or call.name)

@@ -25,6 +25,5 @@ def search_curve(summaries: Mapping[str, Summary], agent: str, out: Path) -> Non
         panel.annotate(name, (x, y), xytext=(4, -12), textcoords="offset points", fontsize=8, color="0.35")
     panel.set_xscale("log")
     panel.set_xlabel(f"sampled tokens a play ({agent})")
-    panel.set_ylabel("success")
     scale_success(panel)
     write_file(out, lambda temporary: figure.savefig(temporary, format="png"))

@@ -84,10 +84,12 @@ def _agents(recipe: Recipe, budgets: str, expert: bool, curve: Path | None) -> M
         raise ConfigError(f"--budgets {budgets}: expected numbers of tokens above 0, such as 200,800")
     agent = recipe.agent
     if expert or not isinstance(agent, Search) or not recipe.evaluation.search:
-        what = "--expert searches nothing" if expert else f"the agent {type(agent).__name__} searches nothing"
-        if isinstance(agent, Search) and not expert:
-            raise ConfigError(f"--budgets {budgets}: evaluation.search = false searches nothing: set it to true")
-        raise ConfigError(f"--budgets {budgets}: {what}: leave it out, or name one that does, such as agent.name=mcts")
+        of_agent = "evaluation.search = false" if isinstance(agent, Search) else f"the agent {type(agent).__name__}"
+        what = "--expert" if expert else of_agent
+        raise ConfigError(
+            f"--budgets {budgets}: {what} searches nothing: leave it out, or name an agent that does, such as "
+            "agent.name=mcts"
+        )
     return {"no search": agent.base} | {f"{count} tokens": replace(agent, tokens=int(count)) for count in counts}
 
 

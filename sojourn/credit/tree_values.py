@@ -34,9 +34,9 @@ class Tree(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TreeValues(GroupEstimator):
-    """How far the value of a turn, by the plays that branched after it, is above the value before (VinePPO: Kazemnejad
-    et al. 2024, arXiv:2410.01679; TreeRL: Hou et al. 2025, arXiv:2506.11902, section 3; AT2PO: Zong et al. 2026,
-    arXiv:2601.04767).
+    """Credits a turn with how far its value, by the plays that branched after it, is above the value before (VinePPO:
+    Kazemnejad et al. 2024, arXiv:2410.01679; TreeRL: Hou et al. 2025, arXiv:2506.11902, section 3; AT2PO: Zong et al.
+    2026, arXiv:2601.04767).
 
     `value` says what a turn is worth: "mean", the mean return of the plays that share it, its leaves (Monte Carlo).
     With the others, values go back through the tree from fork to fork (temporal differences): "children" is the mean

@@ -17,8 +17,8 @@ from sojourn.types import Ending, Group, Score, Trajectory
 
 @dataclass(frozen=True)
 class TaskStatistics:
-    """The statistics of some tasks: `tokens` are the sampled ones per episode, those
-    of searches included, `malformed` is a fraction of turns."""
+    """Holds the statistics of some tasks: `tokens` are the sampled ones per episode, those of searches included, and
+    `malformed` is a fraction of turns."""
 
     tasks: int
     episodes: int

@@ -159,17 +159,16 @@ class Runner:
         What fails while it is closed leaves the episode as it is, since its rewards are known by then; an agent that
         can make it fail would otherwise choose which of its episodes count.
         """
-        world, make, agent = world_of(self.family, task), partial(self.family.make, task), self.agent
-        if isinstance(agent, LooksAhead):
-            make = partial(make_forkable, self.family, task)
+        world, ahead = world_of(self.family, task), self.agent if isinstance(self.agent, LooksAhead) else None
+        make = partial(self.family.make, task) if ahead is None else partial(make_forkable, self.family, task)
         env = make() if course is None else await course.open(make, self._call)
         sampler = self.sampler if sampler_for is None else sampler_for(env, label)
         limits = replace(self.config.limits, turns=max_turns(sampler, self.config.limits.turns))
         blame = self._blame(task, world)
-        if isinstance(agent, LooksAhead):
+        agent = self.agent if ahead is None else ahead.base
+        if ahead is not None and (sampler_for is None or isinstance(sampler, DrawsAll)):
             on = partial(play, limits=limits, timeline=self.timeline, world=task.env)
-            copied = sampler_for is None or isinstance(sampler, DrawsAll)
-            agent = agent.in_play(cast(Forkable, env), task, self._call, on) if copied else agent.base
+            agent = ahead.in_play(cast(Forkable, env), task, self._call, on)
         seats: dict[str, Seat] = {}
         try:
             for name in seats_of_world(world):

@@ -13,9 +13,10 @@ import numpy as np
 
 from sojourn.abilities import Forkable, ForkableSeat
 from sojourn.blame import EnvCall, close
-from sojourn.call_text import call_text
+from sojourn.call_text import action_text
 from sojourn.errors import ConfigError, WorldError
 from sojourn.protocols import AgentContext, Renderer, Reward, Sampler, Seat
+from sojourn.rewards.reward_cache import score_group
 from sojourn.rollout.play import Moment
 from sojourn.rollout.runner import seed_of
 from sojourn.types import (
@@ -67,8 +68,8 @@ class Tried(NamedTuple):
 
 
 class Valued(NamedTuple):
-    """What a position is worth to each seat in the mean, and the play from there that was worth most to the seat that
-    searches, `best_worth`."""
+    """Says what a position is worth to each seat in the mean, and which play from there was worth most to the seat that
+    searches (`best_worth`)."""
 
     worths: Mapping[str, float]
     best: Position
@@ -77,7 +78,7 @@ class Valued(NamedTuple):
 
 @dataclass
 class Ahead:
-    """What the seat `name` may try before it acts at the position `root`.
+    """Offers what the seat `name` may try before it acts at the position `root`.
 
     Copies of the play are sampled with the weights of the play itself, each with a seed of its own. `tokens` counts
     what was sampled in them, `turns` the actions that their worlds performed, and `failures` those that failed, of
@@ -168,14 +169,14 @@ class Ahead:
             reached = await asyncio.gather(*(self.play_on(position, 1, choice) for choice in choices))
             return [Tried(p, agent, text, 1) for p, text in zip(reached, choices, strict=True) if p is not None]
         positions = await self.play_all(position, width, 1)
-        texts = [action_text(self.new_turns(one, position)) for one in positions]
+        texts = [first_action(self.new_turns(one, position)) for one in positions]
         first = dict(zip(reversed(texts), reversed(positions), strict=True))
         return [Tried(first[text], agent, text, count) for text, count in Counter(texts).most_common()]
 
     async def worth(self, position: Position) -> dict[str, float]:
         """Returns the reward of each seat of a play, as if it ended here."""
         trajectories = tuple(replace(one, trainable=True) for one in position.trajectories.values())
-        scores = await self.reward(Group(0, self.task, (Episode("search", self.task, trajectories),)))
+        scores = await score_group(self.reward, Group(0, self.task, (Episode("search", self.task, trajectories),)))
         return {one.agent: score.total for one, score in zip(trajectories, scores, strict=True)}
 
     async def valued(self, position: Position, rollouts: int) -> Valued:
@@ -221,7 +222,7 @@ class Ahead:
 
     def first_text(self, position: Position) -> str:
         """Returns the seat's first action after the root, as text."""
-        return action_text(self.new_turns(position, self.root, self.name))
+        return first_action(self.new_turns(position, self.root, self.name))
 
     def _context(self, name: str, number: int) -> AgentContext:
         context = self.contexts[name]
@@ -281,11 +282,9 @@ def _forkable(seats: Mapping[str, object]) -> dict[str, ForkableSeat]:
     return {name: seat for name, seat in seats.items() if isinstance(seat, ForkableSeat)}
 
 
-def action_text(turns: Sequence[Turn]) -> str:
+def first_action(turns: Sequence[Turn]) -> str:
     """Returns the action of the first of some turns, as text."""
     if not turns:
         return "(no room in the context)"
     message = turns[0].message
-    if message is None:
-        return "(malformed)"
-    return message.text or "; ".join(map(call_text, message.calls))
+    return "(malformed)" if message is None else action_text(message)

@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 
 from sojourn.config.fields import Range
-from sojourn.searchers.ahead import Ahead
+from sojourn.searchers.ahead import Ahead, Valued
 from sojourn.searchers.tree_search import TreeSearch
 from sojourn.types import Turn
 
@@ -36,8 +36,9 @@ class LookAhead(TreeSearch):
             worths = [(await ahead.worth(end))[ahead.name] for end in ends]
             means.append(float(np.mean(worths)))
             ahead.consider(one.text, means[-1], len(worths))
-            if max(worths) >= self.enough and len(ahead.contexts) == 1 and (end := ends[int(np.argmax(worths))]).over:
-                return ahead.plan(end)
+            best = int(np.argmax(worths))
+            if self.ends_search(ahead, Valued({ahead.name: means[-1]}, ends[best], worths[best])):
+                return ahead.plan(ends[best])
             if not ahead.left:
                 break
         return ahead.plan(tried[int(np.argmax(means))].position)[:1] if means else []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from sojourn.config.fields import Range
-from sojourn.searchers.ahead import Ahead, Position, action_text
+from sojourn.searchers.ahead import Ahead, Position, first_action
 from sojourn.searchers.search import Search
 from sojourn.types import Turn
 
@@ -42,4 +42,4 @@ class SelfConsistency(Search):
 
     def _answer(self, ahead: Ahead, end: Position) -> str:
         turns = ahead.new_turns(end, ahead.root, ahead.name)
-        return action_text(turns[-1:])
+        return first_action(turns[-1:])

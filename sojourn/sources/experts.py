@@ -11,7 +11,7 @@ from typing import Annotated
 import numpy as np
 
 from sojourn.abilities import Demonstrates, HasExpert, HasNativeActions, has_expert
-from sojourn.call_text import call_text
+from sojourn.call_text import action_text
 from sojourn.config.fields import Range
 from sojourn.errors import BudgetError, ConfigError, failure_and_place
 from sojourn.protocols import Agent, Env, Renderer
@@ -170,7 +170,7 @@ class ExpertSampler:
         if params.max_tokens < len(tokens) <= self.most:
             raise BudgetError(f"the expert's action has {len(tokens)} tokens, the context room for {params.max_tokens}")
         if len(tokens) > params.max_tokens:
-            text = message.text or "; ".join(map(call_text, message.calls))
+            text = action_text(message)
             raise ConfigError(
                 f"the expert's action has {len(tokens)} tokens, {text!r}, where sampling.max_tokens and the context "
                 f"allow {params.max_tokens}: a model that learnt it would be cut off: raise sampling.max_tokens"

@@ -10,10 +10,11 @@ from typing import Annotated
 
 import numpy as np
 
-from sojourn.call_text import call_text
+from sojourn.call_text import action_text
 from sojourn.config.fields import Range
+from sojourn.errors import RewardError
 from sojourn.protocols import Env, Sampler
-from sojourn.rewards.reward_cache import ScoredGroup
+from sojourn.rewards.reward_cache import ScoredGroup, score_group
 from sojourn.sources.context import SourceContext, StageContext, require_one_seat
 from sojourn.sources.segments import SampleReplay, course
 from sojourn.sources.wrapped import WrappedGroups, WrappedSource, with_episode
@@ -67,7 +68,11 @@ class PurifiedGroups(WrappedGroups):
                 continue
             [trajectory] = episode.trajectories
             alone = replace(scored.group, episodes=(episode,))
-            scores = await self.context.rewards.reward(alone)
+            try:
+                scores = await score_group(self.context.rewards.reward, alone)
+            except RewardError:  # its server failed: the episode stays as it was
+                self._refused += 1
+                continue
             self._left_out += len(scored.group.episodes[number].trajectories[0].turns) - len(trajectory.turns)
             scored = with_episode(scored, number, episode, scores)
         if any(episode is not None for episode in episodes):
@@ -143,8 +148,7 @@ def _alike(one: Turn, other: Turn) -> float:
     """Returns how much the texts of two actions are alike, from 0 to 1; a text that could not be read is like none."""
     if one.message is None or other.message is None:
         return 0.0
-    first, second = (m.text or "; ".join(map(call_text, m.calls)) for m in (one.message, other.message))
-    return SequenceMatcher(None, first, second).ratio()
+    return SequenceMatcher(None, action_text(one.message), action_text(other.message)).ratio()
 
 
 def _ends_alike(one: Trajectory, other: Trajectory) -> bool:

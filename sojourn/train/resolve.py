@@ -84,9 +84,8 @@ def _with_base(agent: Mapping[str, Any], old: Mapping[str, Any], tables: toml.Ta
     cls = find("agent", agent["name"]) if isinstance(agent["name"], str) else None
     if not (isinstance(cls, type) and issubclass(cls, Search)):
         return agent
-    given = toml.COMMAND_LINE
-    own = {k: v for k, v in agent.items() if k == "name" or tables.precedence(f"agent.{k}") == given}
-    return {**own, "base": dict(old)}
+    own = [key for key in agent if key == "name" or tables.precedence(f"agent.{key}") == toml.COMMAND_LINE]
+    return {**{key: agent[key] for key in own}, "base": dict(old)}
 
 
 def _check_evaluation_names(recipe: Recipe) -> None:

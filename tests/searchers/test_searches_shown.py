@@ -13,7 +13,7 @@ from sojourn.cli import app
 from sojourn.codec import from_plain, turn_to_plain
 from sojourn.config import toml
 from sojourn.errors import ConfigError
-from sojourn.record.episodes.episode_row import EpisodeRow
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.summary import summarise
 from sojourn.search_cost import spent_tokens
 from sojourn.searchers.best_of_n import BestOfN
@@ -93,14 +93,13 @@ def test_a_long_list_is_cut_and_says_so():
     assert considered_text(turn, several=True).splitlines()[-1] == "... and 3 more"
 
 
-def test_tokens_of_an_evaluation_and_of_a_row_are_those_of_the_search_too():
+def test_tokens_of_an_evaluation_are_those_of_the_search_too():
     episode = played(Family(), MCTS(simulations=6))
     [trajectory] = episode.trajectories
     group = Group(0, TASK, (episode,))
     summary = summarise([group], [[Score(trajectory_rewards(trajectory))]])
     own = sum(len(turn.sample.tokens) for turn in trajectory.turns)
     assert summary.overall.tokens.mean == spent_tokens(trajectory.turns) > own
-    assert "sampled" in {field.name for field in dataclasses.fields(EpisodeRow)}
 
 
 def trajectory_rewards(trajectory):
@@ -164,6 +163,14 @@ def test_a_trained_search_is_recorded_and_shown(recipe, tmp_path):
     shown = CliRunner().invoke(app, ["show", str(out), "rl/0/0/0"])
     assert "tried in copies before it:" in shown.output
     assert "search_tokens" in shown.output
+    with EpisodeStore(out) as store:
+        rows = {row.id: row.sampled for row in store.query(stage="rl")}
+        [*records] = store.records("rl")
+    episodes = [episode for record in records for episode in record.group.episodes]
+    assert len(episodes) == 4
+    for episode in episodes:
+        assert rows[episode.id] == sum(spent_tokens(t.turns) for t in episode.trajectories)
+        assert rows[episode.id] > sum(len(turn.sample.tokens) for t in episode.trajectories for turn in t.turns)
 
 
 def test_listed_actions_are_imitated_alone(recipe):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -131,7 +130,3 @@ async def test_worlds_of_several_seats_are_refused():
     made = components(Two())
     with pytest.raises(ConfigError, match="purified plays the episodes of one seat again"):
         await Purified().check(stage_of(made, "rl"))
-
-
-def test_it_runs_in_a_stage():
-    assert asyncio.run(purified(Family()))[0].trajectories

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from sojourn.call_text import call_text
+from sojourn.call_text import action_text
 from sojourn.checks.agent.case import CONTEXT, FIRST, REPLIES, TURNS, UNREADABLE, Case, Script, act, observed, play
 from sojourn.checks.agent.fork import forks
 from sojourn.checks.promise import (
@@ -105,8 +105,9 @@ async def _acts_as_sampled(case: Case) -> str:
             continue
         said = [case.renderer.parse(sample.tokens.tolist()) for sample in script.given]
         if not any(_is_in(action, message) for message in said):
+            last = action_text(said[-1]) if said else ""
             raise BrokenError(
-                f"it acts {_text(action)!r} after the model said {_text(said[-1]) if said else ''!r}: an action is "
+                f"it acts {action_text(action)!r} after the model said {last!r}: an action is "
                 "read from what was sampled, which is what is trained; raise ActionError where that cannot be done"
             )
         acts, observation = acts + 1, observed(number + 1)
@@ -121,10 +122,6 @@ def _is_in(action: Message, said: Message) -> bool:
     words = [action.text, *(call.name for call in written)]
     words += [str(value) for call in written for value in call.arguments.values()]
     return bool(action.text or action.calls) and all(word in said.text for word in words)
-
-
-def _text(message: Message) -> str:
-    return message.text or "; ".join(map(call_text, message.calls))
 
 
 async def _keeps_rewards(case: Case) -> str:
