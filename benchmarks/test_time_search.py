@@ -1,7 +1,7 @@
 """What a search at test time brings: success against the tokens that a play takes, by searcher and budget.
 
     python benchmarks/test_time_search.py                      # all; about half an hour on two cores
-    python benchmarks/test_time_search.py --world toy          # one world, into the work folder
+    python benchmarks/test_time_search.py --world toy          # one world
 
 In each world a tiny model is cloned a little (its recipe is the warm-up of other benchmarks); then each searcher plays
 held-out tasks with several budgets of sampled tokens a play. `truth` says whether it is told the world's reward of
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bakeoff import HERE, execute
-from machine import RESULTS, write
+from machine import write
 
 TASKS = 128
 SEARCHERS: dict[str, dict[str, Any]] = {
@@ -51,7 +51,7 @@ groups = { name = "experts", width = 1 }
 estimator = { name = "constant" }
 losses = [{ name = "nll" }]
 model = { name = "tiny:layers=1,hidden=64", dtype = "fp32" }
-env = { name = "openspiel", game = "tic_tac_toe", opponent = "expert" }
+env = { name = "openspiel", game = "tic_tac_toe", opponent = "expert", choices = true }
 agent = { name = "plain", choices = true }
 backend = { name = "torch", threads = 1 }
 sampling = { max_tokens = 8 }
@@ -100,7 +100,7 @@ def in_world(name: str, folder: Path) -> dict[str, Any]:
 def in_game(folder: Path) -> dict[str, Any]:
     recipe = folder / "game.toml"
     recipe.write_text(GAME)
-    run = trained(recipe, [], folder / "game")
+    run = Path(f"{trained(recipe, [], folder / 'game')}@before")  # it is not trained
     found: dict[str, Any] = {"no search": [evaluated(run, None)]}
     for searcher, settings in IN_GAME.items():
         found[searcher] = []
@@ -126,10 +126,9 @@ def main(given: Sequence[str]) -> None:
     options = parser.parse_args(given)
     options.folder.mkdir(parents=True, exist_ok=True)
     folder = options.folder.resolve()
-    found = {name: in_world(name, folder) for name in options.world or WORLDS if name != "game"}
-    if not options.world or "game" in options.world:
-        found["game"] = in_game(folder)
-    print(write("test_time_search", found, folder=options.folder if options.world else RESULTS))
+    for name in options.world or (*WORLDS, "game"):
+        found = in_game(folder) if name == "game" else in_world(name, folder)
+        print(write(f"test_time_search_{name}", found))
 
 
 if __name__ == "__main__":

@@ -160,6 +160,7 @@ UNREAD = {
     ("curriculum", "learning_progress"),
     ("groups", "adaptive_slots"),
     ("groups", "guidance"),
+    ("groups", "searched"),
     ("groups", "with_returns"),
 }
 

@@ -362,10 +362,10 @@ def applied(components: Iterable[object], origin: str) -> list[object]:
 
 @runtime_checkable
 class Branches(Protocol):
-    """A group source whose plays fork where the rule `branching` says, if it has one."""
+    """A group source that says whether its plays fork (`forks`), so that its groups differ in size."""
 
     @property
-    def branching(self) -> object | None: ...
+    def forks(self) -> bool: ...
 
 
 @runtime_checkable
@@ -386,8 +386,7 @@ class Lags(Protocol):
 
 def group_size(source: object) -> int | None:
     """Returns how many episodes each group of a source has; None where that differs."""
-    forks = isinstance(source, Branches) and source.branching is not None
-    return source.size if isinstance(source, Sized) and not forks else None
+    return source.size if isinstance(source, Sized) and not (isinstance(source, Branches) and source.forks) else None
 
 
 def max_lag(source: object) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
-from sojourn.protocols import Agent, AgentContext, Env, EnvFamily, Seat
+from sojourn.protocols import AgentContext, Env, EnvFamily, Seat
 from sojourn.types import Episode, Message, Task
 
 
@@ -197,18 +197,12 @@ class ForkableSeat(Protocol):
 
 @runtime_checkable
 class LooksAhead(Protocol):
-    """An agent whose seats try actions in copies of their play, `copies` of them open at once, before they act.
+    """An agent whose seats try actions in copies of their play before they act.
 
-    `in_play` returns the agent of one play of a task. It is given the play's environment, which can be forked; `call`,
-    which awaits a method of such an environment within the limits; and `play` of `sojourn/rollout/play.py`, with the
-    limits of the run. `base` is the agent that acts where nothing is searched, such as in demonstrations. `unsampled`
-    says whether it may take actions that no model sampled.
+    `course` returns one play of a task by a runner (`OwnCourse` of `sojourn/rollout/play.py`), whose environment can be
+    forked. `unsampled` says whether it may take actions that no model sampled.
     """
 
     @property
-    def copies(self) -> int: ...
-    @property
-    def base(self) -> Agent: ...
-    @property
     def unsampled(self) -> bool: ...
-    def in_play(self, env: Forkable, task: Task, call: Callable[..., Any], play: Callable[..., Any]) -> Agent: ...
+    def course(self, runner: Any, task: Task) -> Any: ...

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -166,6 +166,7 @@ class _Course:
     origin: _Origin | None
     room: int
     forks: int
+    copies: ClassVar[int] = 0
     left: int = 0  # of `room`
     forked: int = 0  # times, `forks` included
     branches: int = 0

@@ -72,6 +72,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "adaptive_slots": "sojourn.sources.adaptive_slots:AdaptiveSlots",
         "experts": "sojourn.sources.experts:Experts",
         "dagger": "sojourn.sources.dagger:Dagger",
+        "searched": "sojourn.sources.searched:Searched",
         "semi_online": "sojourn.sources.semi_online:SemiOnline",
         "folder": "sojourn.sources.folder:Folder",
         "candidates": "sojourn.sources.candidates:Candidates",

@@ -41,7 +41,8 @@ def preference_columns(
     one. Without `reference`, the sums of the reference model are 0.
     """
     trained = batch.weight > 0
-    numbers = np.where(trained, batch.streams["pairs"], 0.0).astype(np.int64)  # (N,)
+    # rounded, as those of a turn that plays share are a mean of equal numbers
+    numbers = np.rint(np.where(trained, batch.streams["pairs"], 0.0)).astype(np.int64)  # (N,)
     pairs = np.unique(np.abs(numbers[numbers != 0]))
     columns = {key: np.zeros(len(batch), dtype=np.float32) for key in (name, f"{name}_loss", f"{name}_accuracy")}
     if not len(pairs):

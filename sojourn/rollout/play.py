@@ -43,8 +43,11 @@ class Course(Protocol):
 
 
 class OwnCourse(Course, Protocol):
-    """A play that has an environment and seats of its own, too. See `sojourn/branching`."""
+    """A play that has an environment and seats of its own, too, and opens up to `copies` copies of the play at once.
+    See `sojourn/branching`."""
 
+    @property
+    def copies(self) -> int: ...
     async def open(self, make: Callable[[], Env], call: EnvCall) -> Env: ...
     def seat(self, context: AgentContext) -> Seat: ...
 

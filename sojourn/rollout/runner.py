@@ -9,12 +9,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
-from sojourn.abilities import DrawsAll, Forkable, HasLowestReward, LooksAhead, blobs_of, max_turns
+from sojourn.abilities import HasLowestReward, LooksAhead, blobs_of, max_turns
 from sojourn.blame import LOWEST, Blame, EpisodeCounts, close
 from sojourn.config.fields import Range
-from sojourn.envs.replay_fork import make_forkable
 from sojourn.errors import ConfigError, WorldError
 from sojourn.event_loop import cancelled, contained
 from sojourn.failures import Attempt, require_few_failures
@@ -110,7 +109,8 @@ class Runner:
         course: OwnCourse | None = None,
     ) -> Episode:
         """Plays a task once. Only here does an exception of an environment become data (`Episode.error`)."""
-        async with self._places(task).taken(task), self._episode_limit:
+        course = self.agent.course(self, task) if course is None and isinstance(self.agent, LooksAhead) else course
+        async with self._places(task, 0 if course is None else course.copies).taken(task), self._episode_limit:
             for attempt in range(self.config.retries + 1):
                 began, failed, played = time.monotonic(), None, Attempt()
                 try:
@@ -129,11 +129,10 @@ class Runner:
                     return episode
         raise AssertionError("unreachable: the last attempt returns")
 
-    def _places(self, task: Task) -> Places:
+    def _places(self, task: Task, copies: int) -> Places:
         world = world_of(self.family, task)
-        key = id(world), self.agent.copies if isinstance(self.agent, LooksAhead) else 0
-        if (places := self._world_places.get(key)) is None:
-            places = self._world_places[key] = Places.of(world, self.config.concurrency, key[1])
+        if (places := self._world_places.get(key := (id(world), copies))) is None:
+            places = self._world_places[key] = Places.of(world, self.config.concurrency, copies)
         return places
 
     def _blame(self, task: Task, world: EnvFamily) -> Blame:
@@ -159,21 +158,16 @@ class Runner:
         What fails while it is closed leaves the episode as it is, since its rewards are known by then; an agent that
         can make it fail would otherwise choose which of its episodes count.
         """
-        world, ahead = world_of(self.family, task), self.agent if isinstance(self.agent, LooksAhead) else None
-        make = partial(self.family.make, task) if ahead is None else partial(make_forkable, self.family, task)
+        world, make = world_of(self.family, task), partial(self.family.make, task)
         env = make() if course is None else await course.open(make, self._call)
         sampler = self.sampler if sampler_for is None else sampler_for(env, label)
         limits = replace(self.config.limits, turns=max_turns(sampler, self.config.limits.turns))
         blame = self._blame(task, world)
-        agent = self.agent if ahead is None else ahead.base
-        if ahead is not None and (sampler_for is None or isinstance(sampler, DrawsAll)):
-            on = partial(play, limits=limits, timeline=self.timeline, world=task.env)
-            agent = ahead.in_play(cast(Forkable, env), task, self._call, on)
         seats: dict[str, Seat] = {}
         try:
             for name in seats_of_world(world):
                 context = self._agent_context(name, sampler, params)
-                seats[name] = (course or agent).seat(context)
+                seats[name] = (course or self.agent).seat(context)
             played = await play(env, seats, limits, self.timeline, task.env, blame if find_cause else None, course)
             if blobs := blobs_of(env):
                 self.on_blobs(blobs)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sojourn.abilities import Forkable, ForkableSeat
+from sojourn.abilities import Forkable, ForkableSeat, blobs_of
 from sojourn.blame import EnvCall, close
 from sojourn.call_text import action_text
 from sojourn.errors import ConfigError, WorldError
@@ -83,7 +83,8 @@ class Ahead:
     Copies of the play are sampled with the weights of the play itself, each with a seed of its own. `tokens` counts
     what was sampled in them, `turns` the actions that their worlds performed, and `failures` those that failed, of
     which nothing is known then. `budget` is how many tokens may be sampled; a search asks for it (`left`) between its
-    trials.
+    trials. `ends` are the copies that were played to their ends, by the numbers of the copies, and the images that
+    copies showed go to `on_blobs`, if that is given.
     """
 
     name: str
@@ -101,6 +102,8 @@ class Ahead:
     turns: int = 0
     failures: int = 0
     copies: int = 0
+    on_blobs: Callable[[Mapping[str, bytes]], None] | None = None
+    ends: list[tuple[int, Position]] = field(default_factory=list[tuple[int, Position]])  # by the number of the copy
     considered: list[Considered] = field(default_factory=list[Considered])
 
     @property
@@ -131,6 +134,8 @@ class Ahead:
         new = self.new_turns(reached, position)
         self.tokens += sum(len(turn.sample.tokens) for turn in new if turn.sample.versions.oldest >= 0)
         self.turns += len(new) + len(position.moment.performed)
+        if reached.over:
+            self.ends.append((number, reached))
         return reached
 
     async def _run(self, position: Position, seats: Mapping[str, Seat], course: _Until) -> Sequence[Trajectory]:
@@ -143,6 +148,8 @@ class Ahead:
         except _PausedError:
             return [seat.finish(Ending.TURNS) for seat in seats.values()]
         finally:
+            if self.on_blobs is not None and (blobs := blobs_of(env)):
+                self.on_blobs(blobs)
             await close(env, self.call)
 
     async def play_all(self, position: Position, count: int, turns: int | None = None) -> list[Position]:

@@ -6,16 +6,19 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated, ClassVar, NamedTuple, cast
 
-from sojourn.abilities import Forkable, ForkableSeat
+from sojourn.abilities import DrawsAll, Forkable, ForkableSeat, max_turns
 from sojourn.agents.plain import Plain
 from sojourn.blame import EnvCall
 from sojourn.config.fields import Kind, Range
+from sojourn.envs.replay_fork import make_forkable
 from sojourn.errors import ActionError, ConfigError
-from sojourn.protocols import Agent, AgentContext, Reward, Sampler, Seat
+from sojourn.protocols import Agent, AgentContext, Env, Reward, Sampler, Seat
 from sojourn.rewards.native import Native
-from sojourn.rollout.play import Moment
+from sojourn.rollout.play import Moment, play
+from sojourn.rollout.runner import Runner
 from sojourn.search_cost import PLANNED, SEARCH_TOKENS, SEARCH_TURNS
 from sojourn.searchers.ahead import Ahead, Position
 from sojourn.types import (
@@ -58,31 +61,73 @@ class Search:
         """Returns a seat that does not search, where there is no play to copy."""
         return self.base.seat(context)
 
-    def in_play(self, env: Forkable, task: Task, call: EnvCall, play: Callable[..., Any]) -> SearchedPlay:
-        return SearchedPlay(self, env, task, call, play, asyncio.Semaphore(self.copies))
+    def course(self, runner: Runner, task: Task) -> SearchedPlay:
+        return SearchedPlay(self, runner, task)
 
     async def search(self, ahead: Ahead) -> Sequence[Turn]:
         """Returns the seat's next turns, one or more, from what was tried; none where nothing came of it."""
         raise NotImplementedError
 
 
+class Tried(NamedTuple):
+    """A play that was tried to its end, in a copy that began at the position `root`."""
+
+    end: Position
+    root: Position
+
+
 @dataclass
 class SearchedPlay:
-    """The agent of one play of a task, whose seats know each other."""
+    """One play of a task by a runner, whose seats know each other and try actions in copies of it.
+
+    Where the samples are not drawn, such as those of an expert or a record, its seats are those of the base. With
+    `keeps`, images that copies show are recorded. `trials` are the searches of the present attempt, in their order.
+    """
 
     search: Search
-    env: Forkable
+    runner: Runner
     task: Task
-    call: EnvCall
-    play: Callable[..., Any]
-    places: asyncio.Semaphore
+    keeps: bool = False
     seats: dict[str, SearchSeat] = field(default_factory=dict[str, "SearchSeat"])
+    trials: list[Ahead] = field(default_factory=list[Ahead])
+    env: Forkable = field(init=False)
+    call: EnvCall = field(init=False)
+    places: asyncio.Semaphore = field(init=False)
 
-    def seat(self, context: AgentContext) -> SearchSeat:
+    start: ClassVar[None] = None
+
+    @property
+    def copies(self) -> int:
+        return self.search.copies
+
+    async def open(self, make: Callable[[], Env], call: EnvCall) -> Env:
+        self.call, self.seats, self.trials = call, {}, []
+        self.places = asyncio.Semaphore(self.search.copies)
+        env = make_forkable(self.runner.family, self.task)
+        self.env = cast(Forkable, env)
+        return env
+
+    def seat(self, context: AgentContext) -> Seat:
+        if not (context.sampler is self.runner.sampler or isinstance(context.sampler, DrawsAll)):
+            return self.search.base.seat(context)
         sampler = PlannedSampler(context.sampler)
         base = self.search.base.seat(replace(context, sampler=sampler))
         self.seats[context.name] = SearchSeat(self, context, base, sampler)
         return self.seats[context.name]
+
+    async def before_turn(self, moment: Moment) -> None:
+        """Does nothing: a seat searches when it is to act."""
+
+    async def ended(self) -> None:
+        """Does nothing."""
+
+    def tried(self) -> list[Tried]:
+        """Returns the plays that the searches tried to their ends, in the order in which they began."""
+        return [
+            Tried(end, ahead.root)
+            for ahead in self.trials
+            for _, end in sorted(ahead.ends, key=lambda numbered: numbered[0])
+        ]
 
     def ahead(self, name: str, observation: Observation, seen: Observation) -> Ahead:
         """Returns what a seat may try where the world shows an observation, and the seat is shown `seen`."""
@@ -93,19 +138,24 @@ class SearchedPlay:
             bases,
             {name: base.fork().finish(Ending.TURNS) for name, base in bases.items()},
         )
-        return Ahead(
+        limits, context = self.runner.config.limits, seat.context
+        limits = replace(limits, turns=max_turns(context.sampler, limits.turns))
+        ahead = Ahead(
             name=name,
             root=root,
             task=self.task,
             env=self.env,
             call=self.call,
-            play=self.play,
+            play=partial(play, limits=limits, timeline=self.runner.timeline, world=self.task.env),
             contexts={name: seat.context for name, seat in self.seats.items()},
             reward=self.search.reward,
             places=self.places,
             budget=self.search.tokens - seat.spent if self.search.tokens else math.inf,
             seed=turns,
+            on_blobs=self.runner.on_blobs if self.keeps else None,
         )
+        self.trials.append(ahead)
+        return ahead
 
 
 @dataclass

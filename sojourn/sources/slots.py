@@ -78,7 +78,7 @@ class Slots:
     live = True
 
     def __post_init__(self) -> None:
-        if self.zero_signal != "keep" and self.size == 1 and self.branching is None:
+        if self.zero_signal != "keep" and self.size == 1 and not self.forks:
             raise ValueError(
                 f'zero_signal = "{self.zero_signal}" with size = 1: a lone episode always scores like its group; '
                 'use "keep", or a size of 2 or more'
@@ -88,6 +88,10 @@ class Slots:
                 f"horizon_goal = {self.horizon_goal:g} without a horizon that grows: say how, such as horizon = "
                 '{name = "stairs", factors = [0.5, 1], every = 20}, or leave the goal out'
             )
+
+    @property
+    def forks(self) -> bool:
+        return self.branching is not None
 
     @property
     def grows(self) -> bool:
@@ -192,7 +196,7 @@ class LiveSlots:
         require_played(done, step)
         self._budget = self._records[step * width].budget or self._budget
         redrawn = sum(len(self._records[slot].tasks) - 1 for slot in tasks)
-        if self.config.branching is not None:
+        if self.config.forks:
             self._counts.update(branches=sum(e.branch is not None for group in done for e in group.episodes))
         for slot in tasks:
             del self._running[slot], self._records[slot]

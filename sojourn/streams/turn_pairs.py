@@ -15,7 +15,7 @@ from sojourn.types import Group, Score, Trajectory
 
 
 class Answer(NamedTuple):
-    """A turn, by the number of its trajectory in `group.trajectories` and its own, with its value."""
+    """A turn, by its own number and that of the trajectory which trains it (`Group.holders`), with its value."""
 
     trajectory: int
     turn: int
@@ -69,10 +69,10 @@ class TurnPairs:
             numbered.append(
                 [
                     tuple(
-                        np.full(len(turn.sample.tokens), numbers.get((t, n), 0), dtype=np.float32)
-                        for n, turn in enumerate(trajectory.turns)
-                    )
-                    for t, trajectory in enumerate(group.trajectories)
+                        np.full(len(turn.sample.tokens), numbers.get((holder, n), 0), dtype=np.float32)
+                        for n, (turn, holder) in enumerate(zip(trajectory.turns, holders, strict=True))
+                    )  # alike in all plays that share a turn, as a batch has the mean of theirs
+                    for trajectory, holders in zip(group.trajectories, group.holders, strict=True)
                 ]
             )
         return numbered
@@ -100,7 +100,9 @@ class TurnPairs:
             for n, turn in enumerate(trajectory.turns):
                 if (state := self._state(trajectory, n)) is not None and len(turn.sample.tokens):
                     answers = states.setdefault(state, {})
-                    answers.setdefault(turn.sample.tokens.tobytes(), []).append(Answer(t, n, float(values[n])))
+                    answers.setdefault(turn.sample.tokens.tobytes(), []).append(
+                        Answer(group.holders[t][n], n, float(values[n]))
+                    )
         return [
             [turns[0]._replace(value=float(np.mean([turn.value for turn in turns]))) for turns in answers.values()]
             for answers in states.values()

@@ -109,10 +109,11 @@ def _remedy(stage: Stage, need: str) -> str:
 def _check_search(recipe: Recipe) -> None:
     """Refuses plays that fork where the agent searches, as its seats cannot be copied with their searches."""
     for stage in recipe.stages if isinstance(recipe.agent, LooksAhead) else ():
-        if any(isinstance(part, Branches) and part.branching is not None for part in parts_of(stage.groups)):
+        if any(isinstance(part, Branches) and part.forks for part in parts_of(stage.groups)):
             raise ConfigError(
-                f"stage '{stage.name}': groups.branching forks the plays of {type(recipe.agent).__name__}, which "
-                "itself tries actions in copies of them: leave one of the two out"
+                f"stage '{stage.name}': groups fork the plays of {type(recipe.agent).__name__}, which itself tries "
+                "actions in copies of them: have the run's agent be one that does not search, or leave out what forks "
+                "(groups.branching, or the source searched)"
             )
 
 

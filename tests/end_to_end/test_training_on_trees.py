@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,45 @@ def test_a_run_trains_on_trees(tmp_path, estimator):
         assert 0 < line["trained_tokens"] <= line["sampled_tokens"]
         assert estimator != "constant" or line["trained_tokens"] == line["sampled_tokens"]
         assert sum(len(t.turns) for g in groups for t in g.trajectories) > len(samples)
+
+
+SEARCHED = (
+    "stages.rl.groups.name=searched",
+    "stages.rl.groups.agent={name='mcts', width=3, simulations=6, enough=9}",
+    "stages.rl.groups.size=2",
+)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("stages.rl.estimator={name='grpo'}",),
+        ("stages.rl.estimator={name='tree_values', against='group'}",),
+        (  # Agent Q
+            "stages.rl.estimator={name='constant'}",
+            "stages.rl.streams=[{name='turn_pairs'}, {name='ref_logprobs'}]",
+            "stages.rl.losses=[{name='dpo'}]",
+        ),
+        (
+            "stages.rl.estimator={name='constant', threshold=0.5}",
+            "stages.rl.losses=[{name='nll'}]",
+            "stages.rl.groups.zero_signal=drop",
+        ),
+    ],
+    ids=["grpo", "tree", "agent q", "expert iteration"],
+)
+def test_a_run_trains_on_what_its_searches_tried(tmp_path, overrides):
+    made = run(tmp_path / "run", *SEARCHED, *overrides)
+    lines = steps(made)
+    assert all(line["branches"] > 0 and math.isfinite(line["loss"]) for line in lines)
+    assert any(line["trained_tokens"] > 0 for line in lines)
+    with EpisodeStore(made) as store:
+        evaluated = [row for row in store.query() if row.stage != "rl"]
+        played = [episode for record in store.records("rl") for episode in record.group.episodes]
+    assert evaluated
+    assert any(turn.considered for episode in played for turn in episode.trajectories[0].turns)
+    ids = {episode.id for episode in played}
+    assert all(episode.branch.of in ids for episode in played if episode.branch is not None)
 
 
 UNCERTAIN = "stages.rl.groups.branching={name='uncertain_turns', count=2, leaves=3}"

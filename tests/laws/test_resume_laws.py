@@ -1,7 +1,8 @@
 """Checkpoint and resume, in-flight episodes included: what was sampled before a checkpoint is not sampled again."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from sojourn.record import checkpoint
 from sojourn.searchers.beam import Beam
 from sojourn.searchers.best_of_n import BestOfN
 from sojourn.searchers.mcts import MCTS
+from sojourn.sources.searched import Searched
 from sojourn.sources.slots import LiveSlots, Slots
 from sojourn.types import Prompt, Sample, SamplingParams, Stop, Versions
 
@@ -56,10 +58,10 @@ class Wanders:
         raise NotImplementedError
 
 
-def source(sampler: Wanders, world=TOY, agent=ACTS, **options) -> LiveSlots:
+def source(sampler: Wanders, world=TOY, agent=ACTS, kind=Slots, **options) -> LiveSlots:
     made = components(world, sampler)
     made.runner.agent, made.runner.max_context = agent, 4096
-    return Slots(width=2, size=3, max_lag=1, **options).bind(made, "rl", 2)
+    return kind(width=2, size=3, max_lag=1, **options).bind(made, "rl", 2)
 
 
 async def interrupted(folder, sampler: Wanders, **options):
@@ -101,17 +103,21 @@ async def test_samples_drawn_before_a_checkpoint_are_not_drawn_again(tmp_path, l
     assert sorted(before.asked + after.asked) == sorted(whole.asked)
 
 
+@pytest.mark.parametrize("kept", [False, True], ids=["played", "kept"])
 @pytest.mark.parametrize("agent", SEARCHERS.values(), ids=SEARCHERS)
 @pytest.mark.parametrize("limit", [1, 40, 70])
-async def test_a_search_goes_on_where_it_was_interrupted(tmp_path, limit, agent):
+async def test_a_search_goes_on_where_it_was_interrupted(tmp_path, limit, agent, kept):
     before, after, whole = Wanders(0, limit), Wanders(1), Wanders(2)
-    state = await interrupted(tmp_path, before, agent=agent)
+    options = {"kind": partial(Searched, agent=replace(agent, base=Plain()))} if kept else {"agent": agent}
+    state = await interrupted(tmp_path, before, **options)
     assert len(before.asked) == limit
-    resumed, uninterrupted = source(after, agent=agent), source(whole, agent=agent)
+    resumed, uninterrupted = source(after, **options), source(whole, **options)
     resumed.restore(state)
     for step in range(2):
         for group, same in zip(await resumed.take(step), await uninterrupted.take(step), strict=True):
             assert [sampled(t) for t in group.trajectories] == [sampled(t) for t in same.trajectories]
+            assert [e.branch for e in group.episodes] == [e.branch for e in same.episodes]
+            assert any(e.branch for e in group.episodes) == kept
             assert [turn.considered for t in group.trajectories for turn in t.turns] == [
                 turn.considered for t in same.trajectories for turn in t.turns
             ]

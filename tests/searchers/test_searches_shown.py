@@ -120,7 +120,7 @@ def test_an_override_adds_a_search_to_the_agent_of_the_recipe(recipe):
 
 
 def test_plays_that_fork_are_refused_with_an_agent_that_searches(recipe):
-    with pytest.raises(ConfigError, match=r"groups\.branching forks the plays of MCTS, which itself"):
+    with pytest.raises(ConfigError, match="groups fork the plays of MCTS, which itself"):
         tables(recipe, "agent.name=mcts", "stages.rl.groups.branching={name='uniform'}")
 
 

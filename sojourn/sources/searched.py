@@ -1,0 +1,149 @@
+"""Live groups of plays that search, with the plays that their searches tried."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, takewhile
+from typing import Annotated
+
+import numpy as np
+
+from sojourn.config.fields import Kind, Range
+from sojourn.protocols import Agent
+from sojourn.rollout.runner import seed_of
+from sojourn.search_cost import PLANNED
+from sojourn.searchers.mcts import MCTS
+from sojourn.searchers.search import Search, SearchedPlay, Tried
+from sojourn.sources.context import SourceContext
+from sojourn.sources.slot_record import SlotRecord
+from sojourn.sources.slots import LiveSlots, Slots
+from sojourn.tasks.listed import check_task
+from sojourn.types import Branch, Episode, Group, SamplingParams, Task, Trajectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Searched(Slots):
+    """`slots` whose episodes are played with the search `agent`, and whose groups also hold plays that it tried.
+
+    Of each of the `size` plays of a task, up to `tried` of the simulated plays that came to their end are kept, drawn
+    at random where there are more, as episodes of the group: branches of the play, or of each other, that share their
+    first turns. What the policy sampled for them is trained like all else, by the means there are for plays that fork.
+    With `turn_pairs` and `dpo`, which compare the actions that were tried at a state by the mean of what they led to,
+    this is the training of Agent Q (Putta et al. 2024, arXiv:2408.07199, without the share that a model's critique has
+    in these values) and the labelling of step-level Q-value models (Zhai et al. 2024, arXiv:2409.09345); with the
+    filter `best`, expert iteration on all that a search found.
+
+    The search has the run's agent as its base, so that evaluations are played without a search. A searching agent does
+    not try all actions alike, so that the mean over the plays of a group is not that of the policy. Tokens that were
+    sampled in searches count once, with the turn before which they were tried.
+    """
+
+    agent: Annotated[Agent, Kind("agent")] = field(default_factory=MCTS)
+    tried: Annotated[int, Range(1)] = 16
+
+    unverified = "the papers' texts could not be read, abstracts and accounts of them were"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.agent, Search):
+            raise ValueError(f"agent = {type(self.agent).__name__} does not search: name one that does, such as mcts")
+        if self.agent.unsampled:
+            raise ValueError(
+                f"agent = {type(self.agent).__name__} tries actions that no model sampled, which cannot be trained: "
+                "name another one, such as mcts"
+            )
+        if self.agent.base != type(self.agent)().base:
+            raise ValueError("agent.base: the run's agent is the one that acts: leave the base out")
+        if self.branching is not None:
+            raise ValueError("branching with searched, whose plays are forked by their searches: leave it out")
+
+    @property
+    def forks(self) -> bool:
+        return True
+
+    def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> LiveSearched:
+        return LiveSearched(self, context, stage, steps, first)
+
+
+@dataclass
+class LiveSearched(LiveSlots):
+    """Slots whose plays search."""
+
+    config: Searched  # type: ignore[assignment]
+
+    async def _play(self, record: SlotRecord, slot: int, redraw: int, params: SamplingParams, label: str) -> Group:
+        task = record.tasks[redraw]
+        check_task(task)
+        async with asyncio.TaskGroup() as tasks:
+            plays = [
+                tasks.create_task(self._play_one(record, task, params, label, number))
+                for number in range(record.sizes[redraw])
+            ]
+        return Group(slot, task, tuple(chain.from_iterable(play.result() for play in plays)))
+
+    async def _play_one(
+        self, record: SlotRecord, task: Task, params: SamplingParams, label: str, number: int
+    ) -> list[Episode]:
+        """Returns a play of a task, and then those that its searches tried and that are kept."""
+        runner, name = self.context.runner, f"{label}/{number}"
+        course = SearchedPlay(replace(_searching(self.config.agent), base=runner.agent), runner, task, keeps=True)
+        params = replace(params, seed=seed_of(runner.seed, label, task.id, number))
+        episode = await runner.play_episode(task, params, name, self._recording(record), course=course)
+        if episode.error is not None:  # what was tried is of an attempt that is not there
+            return [episode]
+        rng = np.random.default_rng(seed_of(runner.seed, name, task.id, "tried"))
+        return with_tried(episode, course.tried(), self.config.tried, rng)
+
+
+def with_tried(episode: Episode, tried: Sequence[Tried], most: int, rng: np.random.Generator) -> list[Episode]:
+    """Returns a play, and up to `most` of those that were tried in copies of it, as branches; without those that are
+    the play itself, or another one of them."""
+    known, new = {_samples(episode)}, list[Episode]()
+    for number, (end, root) in enumerate(tried):
+        names = [trajectory.agent for trajectory in episode.trajectories]
+        trajectories = tuple(_marked(end.trajectories[name], root.trajectories[name]) for name in names)
+        play = replace(episode, id=f"{episode.id}.{number}", trajectories=trajectories, seconds=0.0, close_error=None)
+        if (samples := _samples(play)) not in known:
+            known.add(samples)
+            reason = f"tried before turn {root.moment.turns + 1}"
+            new.append(replace(play, branch=Branch("", (), reason), traceback=None))
+    found = [episode]
+    for number in sorted(rng.permutation(len(new))[:most].tolist()):
+        found.append(_as_branch(new[number], found))
+    return found
+
+
+def _searching(agent: Agent) -> Search:
+    assert isinstance(agent, Search)  # the config made sure
+    return agent
+
+
+def _samples(episode: Episode) -> tuple[int, ...]:
+    """Returns what two plays have in common if they are the same one."""
+    return tuple(id(turn.sample) for trajectory in episode.trajectories for turn in trajectory.turns)
+
+
+def _marked(end: Trajectory, root: Trajectory) -> Trajectory:
+    """Returns a tried trajectory whose turns after the root say that their tokens are counted with the search."""
+    own = [replace(turn, info={**turn.info, PLANNED: 1.0}) for turn in end.turns[len(root.turns) :]]
+    return replace(end, turns=(*end.turns[: len(root.turns)], *own))
+
+
+def _as_branch(play: Episode, before: Sequence[Episode]) -> Episode:
+    """Returns a play as a branch of the one of those before it with which it has most turns in common."""
+    shared = [tuple(_shared(*pair) for pair in _seats(play, other)) for other in before]
+    best = max(range(len(before)), key=lambda number: sum(shared[number]))
+    assert play.branch is not None
+    return replace(play, branch=replace(play.branch, of=before[best].id, turns=shared[best]))
+
+
+def _seats(one: Episode, other: Episode) -> Iterator[tuple[Trajectory, Trajectory]]:
+    return zip(one.trajectories, other.trajectories, strict=True)
+
+
+def _shared(one: Trajectory, other: Trajectory) -> int:
+    """Returns how many first turns of two trajectories have the same samples."""
+    pairs = zip(one.turns, other.turns, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0].sample is pair[1].sample, pairs))
