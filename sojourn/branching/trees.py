@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -166,7 +166,6 @@ class _Course:
     origin: _Origin | None
     room: int
     forks: int
-    copies: ClassVar[int] = 0
     left: int = 0  # of `room`
     forked: int = 0  # times, `forks` included
     branches: int = 0
@@ -175,6 +174,10 @@ class _Course:
     actors: list[str] = field(default_factory=list[str])
     env: Env | None = None
     call: EnvCall | None = None
+
+    @property
+    def copies(self) -> int:
+        return 0  # branches are plays of their own
 
     @property
     def start(self) -> Moment | None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, ClassVar, NamedTuple, cast
+from typing import Annotated, NamedTuple, cast
 
 from sojourn.abilities import DrawsAll, Forkable, ForkableSeat, max_turns
 from sojourn.agents.plain import Plain
@@ -94,7 +94,9 @@ class SearchedPlay:
     call: EnvCall = field(init=False)
     places: asyncio.Semaphore = field(init=False)
 
-    start: ClassVar[None] = None
+    @property
+    def start(self) -> Moment | None:
+        return None
 
     @property
     def copies(self) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,7 +59,7 @@ class Wanders:
         raise NotImplementedError
 
 
-def source(sampler: Wanders, world=TOY, agent=ACTS, kind=Slots, **options) -> LiveSlots:
+def source(sampler: Wanders, world=TOY, agent: Any = ACTS, kind: Any = Slots, **options: Any) -> LiveSlots:
     made = components(world, sampler)
     made.runner.agent, made.runner.max_context = agent, 4096
     return kind(width=2, size=3, max_lag=1, **options).bind(made, "rl", 2)
@@ -108,7 +109,9 @@ async def test_samples_drawn_before_a_checkpoint_are_not_drawn_again(tmp_path, l
 @pytest.mark.parametrize("limit", [1, 40, 70])
 async def test_a_search_goes_on_where_it_was_interrupted(tmp_path, limit, agent, kept):
     before, after, whole = Wanders(0, limit), Wanders(1), Wanders(2)
-    options = {"kind": partial(Searched, agent=replace(agent, base=Plain()))} if kept else {"agent": agent}
+    options: dict[str, Any] = (
+        {"kind": partial(Searched, agent=replace(agent, base=Plain()))} if kept else {"agent": agent}
+    )
     state = await interrupted(tmp_path, before, **options)
     assert len(before.asked) == limit
     resumed, uninterrupted = source(after, **options), source(whole, **options)

@@ -18,6 +18,7 @@ from sojourn.searchers.minimax import Minimax
 from sojourn.sources.searched import Searched
 from sojourn.sources.slots import Slots
 from sojourn.streams.turn_pairs import TurnPairs
+from sojourn.types import Episode
 
 SEARCHES = [
     MCTS(width=3, simulations=8, enough=9.0),
@@ -62,7 +63,7 @@ async def test_groups_have_what_was_tried_and_every_token_once(agent):
 @pytest.mark.parametrize("agent", SEARCHES, ids=lambda agent: type(agent).__name__)
 async def test_a_branch_shares_what_it_says_with_a_play_before_it(agent):
     group, _, _, made = await searched(agent, size=2)
-    before: dict[str, object] = {}
+    before: dict[str, Episode] = {}
     for episode in group.episodes:
         [trajectory] = episode.trajectories
         if episode.branch is not None:
