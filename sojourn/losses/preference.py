@@ -21,8 +21,8 @@ from sojourn.types import Batch, FloatArray, IntArray
 
 
 class Sums(NamedTuple):
-    """What is known of some trajectories, such as the preferred ones of all P pairs: the log-probabilities of policy
-    and reference model, summed over the sampled tokens, and the number of these tokens: (P,) each."""
+    """Holds what is known of some trajectories, such as the preferred ones of all P pairs: the log-probabilities of
+    policy and reference model, summed over the sampled tokens, and the number of these tokens: (P,) each."""
 
     policy: torch.Tensor
     reference: torch.Tensor

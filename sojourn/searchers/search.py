@@ -69,7 +69,7 @@ class Search:
         raise NotImplementedError
 
 
-class Tried(NamedTuple):
+class TriedPlay(NamedTuple):
     """A play that was tried to its end, in a copy that began at the position `root`."""
 
     end: Position
@@ -123,10 +123,10 @@ class SearchedPlay:
     async def ended(self) -> None:
         """Does nothing."""
 
-    def tried(self) -> list[Tried]:
+    def tried(self) -> list[TriedPlay]:
         """Returns the plays that the searches tried to their ends, in the order in which they began."""
         return [
-            Tried(end, ahead.root)
+            TriedPlay(end, ahead.root)
             for ahead in self.trials
             for _, end in sorted(ahead.ends, key=lambda numbered: numbered[0])
         ]

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, takewhile
 from typing import Annotated
 
 import numpy as np
 
+from sojourn.agents.plain import Plain
 from sojourn.config.fields import Kind, Range
 from sojourn.protocols import Agent
 from sojourn.rollout.runner import seed_of
 from sojourn.search_cost import PLANNED
 from sojourn.searchers.mcts import MCTS
-from sojourn.searchers.search import Search, SearchedPlay, Tried
+from sojourn.searchers.search import Search, SearchedPlay, TriedPlay
 from sojourn.sources.context import SourceContext
 from sojourn.sources.slot_record import SlotRecord
 from sojourn.sources.slots import LiveSlots, Slots
@@ -54,7 +55,7 @@ class Searched(Slots):
                 f"agent = {type(self.agent).__name__} tries actions that no model sampled, which cannot be trained: "
                 "name another one, such as mcts"
             )
-        if self.agent.base != type(self.agent)().base:
+        if self.agent.base != Plain():
             raise ValueError("agent.base: the run's agent is the one that acts: leave the base out")
         if self.branching is not None:
             raise ValueError("branching with searched, whose plays are forked by their searches: leave it out")
@@ -97,21 +98,19 @@ class LiveSearched(LiveSlots):
         return with_tried(episode, course.tried(), self.config.tried, rng)
 
 
-def with_tried(episode: Episode, tried: Sequence[Tried], most: int, rng: np.random.Generator) -> list[Episode]:
+def with_tried(episode: Episode, tried: Sequence[TriedPlay], most: int, rng: np.random.Generator) -> list[Episode]:
     """Returns a play, and up to `most` of those that were tried in copies of it, as branches; without those that are
     the play itself, or another one of them."""
-    known, new = {_samples(episode)}, list[Episode]()
-    for number, (end, root) in enumerate(tried):
-        names = [trajectory.agent for trajectory in episode.trajectories]
-        trajectories = tuple(_marked(end.trajectories[name], root.trajectories[name]) for name in names)
-        play = replace(episode, id=f"{episode.id}.{number}", trajectories=trajectories, seconds=0.0, close_error=None)
-        if (samples := _samples(play)) not in known:
-            known.add(samples)
-            reason = f"tried before turn {root.moment.turns + 1}"
-            new.append(replace(play, branch=Branch("", (), reason), traceback=None))
-    found = [episode]
-    for number in sorted(rng.permutation(len(new))[:most].tolist()):
-        found.append(_as_branch(new[number], found))
+    names = [trajectory.agent for trajectory in episode.trajectories]
+    different = {_samples(episode.trajectories): -1}  # the number of the first of equal ones
+    for number, (end, _) in enumerate(tried):
+        different.setdefault(_samples([end.trajectories[name] for name in names]), number)
+    new, found = [number for number in different.values() if number >= 0], [episode]
+    for at in sorted(rng.permutation(len(new))[:most].tolist()):
+        end, root = tried[new[at]]
+        own = tuple(_marked(end.trajectories[name], root.trajectories[name]) for name in names)
+        branch = _branch(own, found, f"tried before turn {root.moment.turns + 1}")
+        found.append(Episode(f"{episode.id}.{new[at]}", episode.task, own, branch=branch))
     return found
 
 
@@ -120,9 +119,9 @@ def _searching(agent: Agent) -> Search:
     return agent
 
 
-def _samples(episode: Episode) -> tuple[int, ...]:
+def _samples(trajectories: Sequence[Trajectory]) -> tuple[int, ...]:
     """Returns what two plays have in common if they are the same one."""
-    return tuple(id(turn.sample) for trajectory in episode.trajectories for turn in trajectory.turns)
+    return tuple(id(turn.sample) for trajectory in trajectories for turn in trajectory.turns)
 
 
 def _marked(end: Trajectory, root: Trajectory) -> Trajectory:
@@ -131,16 +130,11 @@ def _marked(end: Trajectory, root: Trajectory) -> Trajectory:
     return replace(end, turns=(*end.turns[: len(root.turns)], *own))
 
 
-def _as_branch(play: Episode, before: Sequence[Episode]) -> Episode:
+def _branch(own: Sequence[Trajectory], before: Sequence[Episode], reason: str) -> Branch:
     """Returns a play as a branch of the one of those before it with which it has most turns in common."""
-    shared = [tuple(_shared(*pair) for pair in _seats(play, other)) for other in before]
+    shared = [tuple(_shared(*pair) for pair in zip(own, other.trajectories, strict=True)) for other in before]
     best = max(range(len(before)), key=lambda number: sum(shared[number]))
-    assert play.branch is not None
-    return replace(play, branch=replace(play.branch, of=before[best].id, turns=shared[best]))
-
-
-def _seats(one: Episode, other: Episode) -> Iterator[tuple[Trajectory, Trajectory]]:
-    return zip(one.trajectories, other.trajectories, strict=True)
+    return Branch(before[best].id, shared[best], reason)
 
 
 def _shared(one: Trajectory, other: Trajectory) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 from made_world import components
-from search_worlds import Draws, Family
+from search_worlds import Draws, Family, ForkableDigits
 
 from sojourn.agents.plain import Plain
 from sojourn.search_cost import SEARCH_TOKENS, spent_tokens
@@ -101,6 +101,22 @@ async def test_the_play_itself_is_the_one_of_an_agent_that_searches():
     [alone] = await source.take(0)
     assert said(group.episodes[0]) == said(alone.episodes[0])
     assert group.episodes[0].trajectories[0].turns[0].info[SEARCH_TOKENS] > 0
+
+
+class Drawn(ForkableDigits):
+    """Shows what was said so far as an image, too."""
+
+    @property
+    def blobs(self):
+        return {self.said: b"image"}
+
+
+async def test_images_of_what_was_tried_are_recorded():
+    made, shown = components(Family(kind=Drawn), Draws()), dict[str, bytes]()
+    made.runner.on_blobs = shown.update
+    source = Searched(width=1, size=1, agent=SEARCHES[0], tried=1000).bind(made, "rl", 1)
+    [group] = await source.take(0)
+    assert {said(episode) for episode in group.episodes} <= shown.keys()
 
 
 @dataclass
