@@ -7,7 +7,7 @@ and trees of as many leaves. The truth of a turn is what `PLAYS` further plays f
 as many from before it earn; it has a standard error of its own, which is told. Of each estimator's advantages, in units
 of reward: `slope`, by how much they grow with the truth (1: unbiased, less: they see a part of it), `noise`, the
 standard deviation of what is left, `correlation` with the truth, and `right`, how often the sign is right where the
-truth is not 0 by more than two standard errors.
+truth is not 0 by more than two standard errors, of the turns with an advantage other than 0 (`sure` is their number).
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def figures(found: Sequence[tuple[float, float, float]]) -> dict[str, float]:
     signal = float(true.var() - variance.mean())  # of the truth itself, without the error of its measure
     slope = float(np.cov(estimate, true, bias=True)[0, 1]) / signal
     noise = float(estimate.var() - slope**2 * signal)
-    sure = np.abs(true) > 2 * np.sqrt(variance)
+    sure = (np.abs(true) > 2 * np.sqrt(variance)) & (np.abs(estimate) > 1e-9)
     return {
         "turns": len(found),
         "truth_std": round(np.sqrt(max(signal, 0.0)), 4),

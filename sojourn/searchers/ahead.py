@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -157,16 +157,18 @@ class Ahead:
         reached = await asyncio.gather(*(self.play_on(position, turns) for _ in range(count)))
         return [one for one in reached if one is not None]
 
-    async def play_within(self, count: int) -> list[Position]:
-        """Returns the ends of up to `count` plays from the root, as many at once as the budget is expected to allow
-        after those that were played."""
-        ends: list[Position] = []
-        while len(ends) + self.failures < count and self.left:
-            more = count - len(ends) - self.failures
+    async def play_within(self, count: int, at_once: int = 0) -> AsyncIterator[list[Position]]:
+        """Yields the ends of up to `count` plays from the root, some at a time: `at_once`, or as many as the budget is
+        expected to allow after those that were played."""
+        played, failed = 0, self.failures
+        while (more := count - played - self.failures + failed) > 0 and self.left:
+            if at_once:
+                more = min(more, at_once)
             if math.isfinite(self.budget):
-                more = min(more, max(int(self.left * len(ends) / max(self.tokens, 1)), 1))
-            ends += await self.play_all(self.root, more)
-        return ends
+                more = min(more, max(int(self.left * played / max(self.tokens, 1)), 1))
+            ends = await self.play_all(self.root, more)
+            played += len(ends)
+            yield ends
 
     async def expand(self, position: Position, width: int, *, listed: bool = False) -> list[Tried]:
         """Returns the distinct actions among `width` that the policy samples at a position, most frequent first; with

@@ -21,17 +21,25 @@ class BestOfN(Search):
     truth, such as a judge, it is what that judge can make of them. `commit` says how much is followed: the whole
     "play", as long as the world shows what it showed in the copy, or one "turn", after which `n` more plays are tried.
     Where several seats act, it is one turn.
+
+    Plays are tried `at_once` at a time (0: all together, which a sampler that batches does in the least time); once one
+    is worth at least `enough`, no more are.
     """
 
     n: Annotated[int, Range(1)] = 8
     commit: Literal["play", "turn"] = "play"
+    at_once: Annotated[int, Range(0)] = 0
+    enough: float = 1.0
 
     async def search(self, ahead: Ahead) -> Sequence[Turn]:
         best, most = None, -float("inf")
-        for end in await ahead.play_within(self.n):
-            worth = (await ahead.worth(end))[ahead.name]
-            ahead.consider(ahead.first_text(end), worth)
-            if worth > most:
-                best, most = end, worth
+        async for ends in ahead.play_within(self.n, self.at_once):
+            for end in ends:
+                worth = (await ahead.worth(end))[ahead.name]
+                ahead.consider(ahead.first_text(end), worth)
+                if worth > most:
+                    best, most = end, worth
+            if most >= self.enough:
+                break
         plan = ahead.plan(best)
         return plan if self.commit == "play" else plan[:1]

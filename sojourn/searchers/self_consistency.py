@@ -32,7 +32,7 @@ class SelfConsistency(Search):
             for one in tried:
                 ahead.consider(one.text, one.times / self.n, one.times)
             return ahead.plan(tried[0].position)[:1] if tried else []
-        ends = await ahead.play_within(self.n)
+        ends = [end async for some in ahead.play_within(self.n) for end in some]
         answers = [self._answer(ahead, end) for end in ends]
         votes = Counter(answers)
         for end, answer in zip(ends, answers, strict=True):

@@ -137,6 +137,13 @@ def test_best_of_n_follows_the_play_that_was_worth_most():
     assert [len(turn.considered) for turn in trajectory.turns] == [10, 0, 0]
 
 
+@pytest.mark.parametrize(("at_once", "enough", "tried"), [(1, 1.0, 1), (3, 1.0, 3), (1, 2.0, 7), (3, 2.0, 7), (0, 1.0, 7)])
+def test_best_of_n_stops_after_the_plays_among_which_one_is_worth_enough(at_once, enough, tried):
+    agent = BestOfN(n=7, at_once=at_once, enough=enough)
+    [trajectory] = played(Family(secret="111"), agent, Draws(("1",))).trajectories  # all plays win
+    assert len(trajectory.turns[0].considered) == tried
+
+
 def test_best_of_n_searches_each_turn_anew_where_it_commits_to_one():
     [trajectory] = played(Family(), BestOfN(n=4, commit="turn")).trajectories
     assert [len(turn.considered) for turn in trajectory.turns] == [4, 4, 4]
