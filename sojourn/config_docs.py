@@ -29,6 +29,7 @@ from sojourn.models.spec import Critic, FrozenModel, Lora, Model, Sampling, Serv
 from sojourn.optim import Lookahead, Optim
 from sojourn.rollout.limits import Limits
 from sojourn.rollout.runner import Rollout
+from sojourn.searchers.critique import Critique
 from sojourn.train.early_stop import EarlyStop
 from sojourn.train.recipe import Evaluation, Recipe, Record, Stage
 from sojourn.train.repeats import Repeat
@@ -54,8 +55,10 @@ STAGES: Mapping[str, type] = {
     "early_stop": EarlyStop,
     "repeats": Repeat,
 }
-PAGE_OF: dict[Any, str] = dict.fromkeys(RUN.values(), "run") | dict.fromkeys(STAGES.values(), "stages")
-TABLE_OF: dict[Any, str] = {cls: table for tables in (RUN, STAGES) for table, cls in tables.items()}
+PARTS: Mapping[str, Mapping[str, type]] = {"agent": {"critique": Critique}}  # tables of components, by their kind
+PAGES: Mapping[str, Mapping[str, type]] = {"run": RUN, "stages": STAGES, **PARTS}
+PAGE_OF: dict[Any, str] = {cls: page for page, tables in PAGES.items() for cls in tables.values()}
+TABLE_OF: dict[Any, str] = {cls: table for tables in PAGES.values() for table, cls in tables.items()}
 SENTENCE = re.compile(r"(?<=\.)(?<!Dr\.)\s+(?=[A-Z`\"])")  # "Dr. GRPO" ends none
 SPECIAL = re.compile(r"(\*\w+\*)|([<*\[])")  # emphasis, which stays, or a character that Markdown takes for its own
 COMMENT = re.compile(r"    (\w+): .*?  # (.*)$", re.MULTILINE)
@@ -80,7 +83,8 @@ def pages() -> dict[str, str]:
     fixed = {"run": ("A run", RUN), "stages": ("Stages", STAGES)}
     found = {name: _page(title, tables) for name, (title, tables) in fixed.items()}
     for kind in COMPONENTS:
-        found[kind] = _page(_title(kind), {name: find(kind, name) for name in names(kind)}, kind)
+        components = {name: find(kind, name) for name in names(kind)}
+        found[kind] = _page(_title(kind), {**components, **PARTS.get(kind, {})}, kind)
     return found
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from sojourn.abilities import Forkable, ForkableSeat, blobs_of
 from sojourn.blame import EnvCall, close
 from sojourn.call_text import action_text
-from sojourn.errors import ConfigError, WorldError
+from sojourn.errors import ActionError, BudgetError, ConfigError, WorldError
 from sojourn.protocols import AgentContext, Renderer, Reward, Sampler, Seat
 from sojourn.rewards.reward_cache import score_group
 from sojourn.rollout.play import Moment
@@ -181,6 +181,25 @@ class Ahead:
         texts = [first_action(self.new_turns(one, position)) for one in positions]
         first = dict(zip(reversed(texts), reversed(positions), strict=True))
         return [Tried(first[text], agent, text, count) for text, count in Counter(texts).most_common()]
+
+    async def ask(self, position: Position, question: str) -> str:
+        """Returns what the seat that acts at a position answers to a question, which follows what it is shown; "" where
+        there is no room for it, or no answer that can be read."""
+        seen, before = position.moment.seen, position.trajectories[position.actor]
+        number, self.copies = self.copies, self.copies + 1
+        seat = position.seats[position.actor].fork(self._context(position.actor, number))
+        asked = replace(seen, messages=(*seen.messages, Message(Role.USER, question)), choices=())
+        try:
+            answer = (await seat.act(asked)).text
+        except (ActionError, BudgetError):
+            answer = ""
+        except (ConfigError, WorldError):
+            raise
+        except Exception:
+            self.failures, answer = self.failures + 1, ""
+        turns = seat.finish(Ending.TURNS).turns[len(before.turns) :]
+        self.tokens += sum(len(turn.sample.tokens) for turn in turns)
+        return answer
 
     async def worth(self, position: Position) -> dict[str, float]:
         """Returns the reward of each seat of a play, as if it ended here."""

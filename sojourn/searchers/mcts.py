@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from sojourn.config.fields import Range
 from sojourn.searchers.ahead import Ahead, Position
+from sojourn.searchers.critique import Critique
 from sojourn.searchers.tree_search import TreeSearch
 from sojourn.types import Turn
 
@@ -17,13 +18,15 @@ from sojourn.types import Turn
 @dataclass(eq=False)
 class Node:
     """A position of the tree, after the action `text` of the seat `agent`; `totals` are the sums of what simulations
-    through it were worth to each seat."""
+    through it were worth to each seat, and `ranked` is what a critique holds the action to be worth, if one was
+    asked."""
 
     position: Position
     parent: Node | None = None
     agent: str = ""
     text: str = ""
     prior: float = 1.0
+    ranked: float | None = None
     visits: int = 0
     totals: dict[str, float] = field(default_factory=lambda: defaultdict[str, float](float))
     children: list[Node] | None = None
@@ -55,6 +58,7 @@ class MCTS(TreeSearch):
     With `rule` = "uct" it is Q + `c` * sqrt(ln N / n) instead, and each action is tried once first, as LATS has it
     (Zhou et al. 2023, arXiv:2310.04406, eq. 1, with w = `c`). LATS values a position by a prompt of the model beside
     the agreement of its samples; here it is played to the end, as in Agent Q (Putta et al. 2024, arXiv:2408.07199).
+    With a `critique`, the policy ranks the actions of a position, and Q is mixed with that.
     """
 
     simulations: Annotated[int, Range(1)] = 16
@@ -62,6 +66,7 @@ class MCTS(TreeSearch):
     rule: Literal["puct", "uct"] = "puct"
     prior: Literal["policy", "uniform"] = "policy"
     final: Literal["visits", "value"] = "visits"
+    critique: Critique | None = None
 
     async def search(self, ahead: Ahead) -> Sequence[Turn]:
         root, bounds = Node(ahead.root), Bounds()
@@ -83,11 +88,11 @@ class MCTS(TreeSearch):
                 return ahead.plan(valued.best)
         self._record(ahead, root)
         tried = [child for child in root.children or () if child.visits]
-        best = max(tried, key=lambda child: self._rank(child, ahead.name), default=None)
+        best = max(tried, key=lambda child: self._rank(child, ahead.name, bounds), default=None)
         return ahead.plan(best.position if best is not None else None)[:1]
 
-    def _rank(self, child: Node, seat: str) -> tuple[float, float]:
-        rank = float(child.visits), child.mean(seat)
+    def _rank(self, child: Node, seat: str, bounds: Bounds) -> tuple[float, float]:
+        rank = float(child.visits), self._q(child, child, seat, bounds)
         return rank if self.final == "visits" else (rank[1], rank[0])
 
     def _descend(self, node: Node, bounds: Bounds) -> Node:
@@ -95,11 +100,16 @@ class MCTS(TreeSearch):
         while node.children:
             seat, visits = node.position.actor, node.visits
             scores = [
-                bounds.scaled((child if child.visits else node).mean(seat)) + self._bonus(child, visits)
+                self._q(child, child if child.visits else node, seat, bounds) + self._bonus(child, visits)
                 for child in node.children
             ]
             node = node.children[scores.index(max(scores))]
         return node
+
+    def _q(self, child: Node, known: Node, seat: str, bounds: Bounds) -> float:
+        """Returns the Q of an action, 0 to 1, of which is known what the position `known` is worth."""
+        found = bounds.scaled(known.mean(seat))
+        return found if self.critique is None or child.ranked is None else self.critique.mixed(found, child.ranked)
 
     def _bonus(self, child: Node, visits: int) -> float:
         """Returns what speaks for trying an action again at a position with as many visits."""
@@ -109,7 +119,10 @@ class MCTS(TreeSearch):
 
     async def _expand(self, ahead: Ahead, node: Node) -> None:
         tried = await ahead.expand(node.position, self.width)
-        count = sum(one.times for one in tried)
+        count, texts = sum(one.times for one in tried), [one.text for one in tried]
+        ranked: list[float] | None = None
+        if self.critique is not None:
+            ranked = await self.critique.worths(ahead, node.position, texts)
         node.children = [
             Node(
                 one.position,
@@ -117,8 +130,9 @@ class MCTS(TreeSearch):
                 one.agent,
                 one.text,
                 one.times / count if self.prior == "policy" else 1 / len(tried),
+                None if ranked is None else ranked[number],
             )
-            for one in tried
+            for number, one in enumerate(tried)
         ]
 
     def _record(self, ahead: Ahead, root: Node) -> None:

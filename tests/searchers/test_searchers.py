@@ -29,6 +29,7 @@ from sojourn.search_cost import spent_tokens
 from sojourn.searchers.beam import Beam
 from sojourn.searchers.best_first import BestFirst
 from sojourn.searchers.best_of_n import BestOfN
+from sojourn.searchers.critique import Critique
 from sojourn.searchers.look_ahead import LookAhead
 from sojourn.searchers.mcts import MCTS, Bounds, Node
 from sojourn.searchers.minimax import Minimax
@@ -43,6 +44,7 @@ SEARCHERS = {
     "beam": Beam(width=8, beams=9, rollouts=0),
     "best_first": BestFirst(width=8, expansions=24, rollouts=0),
     "mcts": MCTS(width=8, simulations=60),
+    "agent_q": MCTS(width=8, simulations=60, critique=Critique()),
     "uct": MCTS(width=8, simulations=60, rule="uct", prior="uniform", final="value"),
     "minimax": Minimax(width=8, depth=3, rollouts=0, listed=False),
 }
@@ -137,7 +139,9 @@ def test_best_of_n_follows_the_play_that_was_worth_most():
     assert [len(turn.considered) for turn in trajectory.turns] == [10, 0, 0]
 
 
-@pytest.mark.parametrize(("at_once", "enough", "tried"), [(1, 1.0, 1), (3, 1.0, 3), (1, 2.0, 7), (3, 2.0, 7), (0, 1.0, 7)])
+@pytest.mark.parametrize(
+    ("at_once", "enough", "tried"), [(1, 1.0, 1), (3, 1.0, 3), (1, 2.0, 7), (3, 2.0, 7), (0, 1.0, 7)]
+)
 def test_best_of_n_stops_after_the_plays_among_which_one_is_worth_enough(at_once, enough, tried):
     agent = BestOfN(n=7, at_once=at_once, enough=enough)
     [trajectory] = played(Family(secret="111"), agent, Draws(("1",))).trajectories  # all plays win
@@ -201,7 +205,7 @@ def test_the_reward_of_the_search_judges_what_was_tried():
 
 
 def node(prior=1.0, visits=0, total=0.0, parent=None):
-    made = Node(None, parent, "agent", "", prior, visits)  # type: ignore[arg-type]
+    made = Node(None, parent, "agent", "", prior, None, visits)  # type: ignore[arg-type]
     made.totals["agent"] = total
     return made
 
