@@ -10,7 +10,8 @@ all others, those of plays that a search only tried included. Variants differ in
 their credit; a step has eight tasks and eight plays of each, from the start or as leaves of two trees. Learning rates
 are those of `experience.py`, chosen with GRPO, which may favour it; advantages are divided by their standard deviation
 in all of them. `search` is expert iteration: plays that a tree search found are imitated where they succeeded, and
-evaluations are without a search, as for all others.
+evaluations are without a search, as for all others; `searched` imitates all plays that the search tried and that
+succeeded, and `agent_q` prefers, of the actions that it tried at a state, those that led to more.
 
 What is finished stays in `--folder`; `bakeoff.py` says how trainings are run and compared. A world with all its seeds
 and variants is written to `results`, as `tree_learning_<world>.json`.
@@ -45,7 +46,8 @@ def tree(rule: Mapping[str, Any], estimator: Mapping[str, Any]) -> dict[str, Any
 SCALED = {"name": "tree_values", "scale_by_std": True}
 UNIFORM = {"name": "uniform", "every": 4, "width": 2, "depth": 2}
 UNCERTAIN = {"name": "uncertain_turns", "count": 3, "depth": 1}
-MCTS = {"name": "mcts", "base": {"name": "plain", "choices": True}, "width": 3, "simulations": 12, "tokens": 600}
+SEARCH = {"name": "mcts", "width": 3, "simulations": 12, "tokens": 600}
+TRIED = {"name": "searched", "width": 8, "size": 1, "tried": 16, "agent": SEARCH}
 
 VARIANTS: dict[str, dict[str, Any]] = {  # what each has instead of the recipe's, which is GRPO on eight plays of a task
     BASE: {},
@@ -54,8 +56,19 @@ VARIANTS: dict[str, dict[str, Any]] = {  # what each has instead of the recipe's
     "treerl": tree(UNCERTAIN, {**SCALED, "against": "both", "by_leaves": True}),
     "tree_grpo": tree({"name": "random_turns", "count": 3, "depth": 1}, {"name": "tree_grpo"}),
     "search": {
-        "agent": MCTS,
+        "agent": {**SEARCH, "base": {"name": "plain", "choices": True}},
         "groups": {"name": "slots", "width": 8, "size": 1},
+        "estimator": {"name": "constant", "threshold": 0.5},
+        "losses": [{"name": "nll"}],
+    },
+    "agent_q": {
+        "groups": TRIED,
+        "streams": [{"name": "turn_pairs"}, {"name": "ref_logprobs"}],
+        "estimator": {"name": "constant"},
+        "losses": [{"name": "dpo"}],
+    },
+    "searched": {
+        "groups": TRIED,
         "estimator": {"name": "constant", "threshold": 0.5},
         "losses": [{"name": "nll"}],
     },

@@ -427,7 +427,7 @@ async def test_critics_agree_on_what_they_have_learned_and_less_on_what_they_hav
     for g, judged in zip(groups, scores, strict=True):
         for n, t in enumerate(g.trajectories):
             judged[n] = scored(t, 1.0)
-    stream = UtteranceAdvantage(output="disagreement", critics=8, discount=0.0, warmup=0, updates=200)
+    stream = UtteranceAdvantage(output="disagreement", critics=8, discount=0.0, warmup=0, updates=100, batch_size=64, lr=3e-3)
     first = await stream.learn(passes(groups, scores, trainer))
     last = await stream.learn(passes(groups, scores, trainer))
     assert last["disagreement"] < first["disagreement"] / 2
@@ -519,7 +519,8 @@ async def test_an_optimistic_critic_overrates_what_was_tried_less():
     [first, *_], [second] = await of.states()
     both = np.concatenate([first.after, second.after])
     for optimism, expected in ((0.0, [(0.5, 0.5), (0.5, 0.5)]), (0.3, [(0.6, 0.8), (0.55, 0.65)])):
-        stream = UtteranceAdvantage(optimism=optimism, discount=0.0, warmup=0, updates=300, batch_size=4096)
+        keys = {"warmup": 0, "updates": 500, "batch_size": 256, "hidden_size": 64, "lr": 3e-3}
+        stream = UtteranceAdvantage(optimism=optimism, discount=0.0, **keys)
         for values in expected:
             learned = await stream.learn(of)
             with torch.no_grad():
