@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PYTHON ?= python3
 TORCH := torch==2.13.0
 
-.PHONY: demo test lint docs reference wheel setup browser worlds adapters dry pins clean
+.PHONY: demo test lint docs reference wheel setup browser worlds adapters pins clean
 
 demo: setup browser
 	$(BIN)/sojourn train recipes/miniwob/train.toml
@@ -23,9 +23,6 @@ lint: $(VENV)/worlds
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
-
-dry: setup browser
-	printf '%s\n' recipes/*/*.toml | xargs -P 2 -I {} sh -c '$(BIN)/sojourn train --dry {} > /dev/null && echo "{} can be built"'
 
 docs: .venvs/docs/ready
 	NO_MKDOCS_2_WARNING=1 .venvs/docs/bin/mkdocs build --strict
