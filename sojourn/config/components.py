@@ -31,6 +31,8 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "best_first": "sojourn.searchers.best_first:BestFirst",
         "mcts": "sojourn.searchers.mcts:MCTS",
         "minimax": "sojourn.searchers.minimax:Minimax",
+        "tree_of_code": "sojourn.searchers.tree_of_code:TreeOfCode",
+        "thought_graph": "sojourn.searchers.thought_graph:ThoughtGraph",
     },
     "reward": {
         "native": "sojourn.rewards.native:Native",

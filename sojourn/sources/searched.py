@@ -32,9 +32,9 @@ class Searched(Slots):
     at random where there are more, as episodes of the group: branches of the play, or of each other, that share their
     first turns. What the policy sampled for them is trained like all else, by the means there are for plays that fork.
     With `turn_pairs` and `dpo`, which compare the actions that were tried at a state by the mean of what they led to,
-    this is the training of Agent Q (Putta et al. 2024, arXiv:2408.07199, whose values have a share of a model's ranks,
-    too: here these guide the search alone, as `agent.critique`) and the labelling of step-level Q-value models (Zhai et al. 2024, arXiv:2409.09345); with the
-    filter `best`, expert iteration on all that a search found.
+    this is the training of Agent Q (Putta et al. 2024, arXiv:2408.07199; in its values a model's ranks have a share,
+    too, which guide the search alone here: `agent.critique`) and the labelling of step-level Q-value models (Zhai et
+    al. 2024, arXiv:2409.09345); with the filter `best`, expert iteration on all that a search found.
 
     The search has the run's agent as its base, so that evaluations are played without a search. A searching agent does
     not try all actions alike, so that the mean over the plays of a group is not that of the policy. Tokens that were

@@ -34,6 +34,8 @@ from sojourn.searchers.look_ahead import LookAhead
 from sojourn.searchers.mcts import MCTS, Bounds, Node
 from sojourn.searchers.minimax import Minimax
 from sojourn.searchers.self_consistency import SelfConsistency
+from sojourn.searchers.thought_graph import ThoughtGraph
+from sojourn.searchers.tree_of_code import TreeOfCode
 from sojourn.sources.experts import expert_sampler
 from sojourn.sources.slot_record import SlotRecord
 from sojourn.types import Prompt, SamplingParams
@@ -47,8 +49,14 @@ SEARCHERS = {
     "agent_q": MCTS(width=8, simulations=60, critique=Critique()),
     "uct": MCTS(width=8, simulations=60, rule="uct", prior="uniform", final="value"),
     "minimax": Minimax(width=8, depth=3, rollouts=0, listed=False),
+    "thought_graph": ThoughtGraph(width=8, rollouts=12),
 }
-ALL = {**SEARCHERS, "self_consistency": SelfConsistency(n=6), "votes": SelfConsistency(n=6, vote="action")}
+ALL = {
+    **SEARCHERS,
+    "tree_of_code": TreeOfCode(),
+    "self_consistency": SelfConsistency(n=6),
+    "votes": SelfConsistency(n=6, vote="action"),
+}
 
 
 def success(family, agent, seeds=range(12), sampler=None):
@@ -122,7 +130,9 @@ def test_a_budget_bounds_the_search(name):
     budget = 12
     bound = type(ALL[name])(**{**vars(ALL[name]), "tokens": budget})
     one_play = 3 * 2  # tokens: a digit and the end of the turn, three times
-    trial = {"look_ahead": 8 * 2 + 12 * 4, "minimax": 8 * 6, "votes": 6 * 2}.get(name, 8 * 2 + one_play)
+    trial = {"look_ahead": 8 * 2 + 12 * 4, "thought_graph": 8 * 2 + 12 * 4, "minimax": 8 * 6, "votes": 6 * 2}.get(
+        name, 8 * 2 + one_play
+    )
     spent, unbound = (
         [spent_tokens(played(Family(), agent, seed=seed).trajectories[0].turns) for seed in range(8)]
         for agent in (bound, ALL[name])

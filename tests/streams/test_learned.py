@@ -427,7 +427,9 @@ async def test_critics_agree_on_what_they_have_learned_and_less_on_what_they_hav
     for g, judged in zip(groups, scores, strict=True):
         for n, t in enumerate(g.trajectories):
             judged[n] = scored(t, 1.0)
-    stream = UtteranceAdvantage(output="disagreement", critics=8, discount=0.0, warmup=0, updates=100, batch_size=64, lr=3e-3)
+    stream = UtteranceAdvantage(
+        output="disagreement", critics=8, discount=0.0, warmup=0, updates=100, batch_size=64, lr=3e-3
+    )
     first = await stream.learn(passes(groups, scores, trainer))
     last = await stream.learn(passes(groups, scores, trainer))
     assert last["disagreement"] < first["disagreement"] / 2
