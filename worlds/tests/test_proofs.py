@@ -151,6 +151,8 @@ def test_the_lengths_are_those_of_a_search_of_every_play() -> None:
         task = Proofs(longest=5).tasks("train")[index]
         made = theorem_of_task(task.split, task.seed, task.data["steps"], task.data["extra"])
         assert made.length([made.sequent]) == shortest((made.sequent,)) == task.data["steps"]
+    shallow = ["(a>(b>(d>c)))", "a", "b", "d", "(e>c)", "(f>e)", "f", "c"]  # by four tactics, or deeper by three
+    assert theorem(*shallow).length([sequent(*shallow)]) == shortest((sequent(*shallow),)) == 3
     assert theorem("(a>b)", "(b>a)", "a").length([sequent("(a>b)", "(b>a)", "a")]) is None
     assert shortest((sequent("(a>b)", "(b>a)", "a"),)) is None
 
