@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sojourn.abilities import Forkable, ForkableSeat, blobs_of
+from sojourn.abilities import Forkable, ForkableSeat, HasStateKey, blobs_of
 from sojourn.blame import EnvCall, close
 from sojourn.call_text import action_text
 from sojourn.errors import ActionError, BudgetError, ConfigError, WorldError
-from sojourn.protocols import AgentContext, Renderer, Reward, Sampler, Seat
+from sojourn.protocols import AgentContext, Env, Renderer, Reward, Sampler, Seat
 from sojourn.rewards.reward_cache import score_group
 from sojourn.rollout.play import Moment
 from sojourn.rollout.runner import seed_of
@@ -45,12 +45,13 @@ LONGEST = 200  # characters of one
 class Position:
     """A copy of the play after some actions. `moment` says where it stands, its `performed` actions being those since
     the search began; `seats` go on from there, and `trajectories` are theirs from the start of the play. Once it is
-    `over` nothing goes on."""
+    `over` nothing goes on; before, `state` is the world's state key, if it has keys."""
 
     moment: Moment
     seats: Mapping[str, ForkableSeat]
     trajectories: Mapping[str, Trajectory]
     over: bool = False
+    state: str | None = None
 
     @property
     def actor(self) -> str:
@@ -83,8 +84,9 @@ class Ahead:
     Copies of the play are sampled with the weights of the play itself, each with a seed of its own. `tokens` counts
     what was sampled in them, `turns` the actions that their worlds performed, and `failures` those that failed, of
     which nothing is known then. `budget` is how many tokens may be sampled; a search asks for it (`left`) between its
-    trials. `ends` are the copies that were played to their ends, by the numbers of the copies, and the images that
-    copies showed go to `on_blobs`, if that is given.
+    trials. `ends` are the copies that were played to their ends, and `wrong` those that were left right after a turn of
+    whose info a number in `mistakes` is above 0, both by the numbers of the copies. `known` has actions that lead to
+    success by the state key from which they do, and the images that copies showed go to `on_blobs`, if that is given.
     """
 
     name: str
@@ -103,7 +105,10 @@ class Ahead:
     failures: int = 0
     copies: int = 0
     on_blobs: Callable[[Mapping[str, bytes]], None] | None = None
-    ends: list[tuple[int, Position]] = field(default_factory=list[tuple[int, Position]])  # by the number of the copy
+    mistakes: Sequence[str] = ()
+    known: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    ends: list[tuple[int, Position]] = field(default_factory=list[tuple[int, Position]])
+    wrong: list[tuple[int, Position]] = field(default_factory=list[tuple[int, Position]])
     considered: list[Considered] = field(default_factory=list[Considered])
 
     @property
@@ -130,22 +135,37 @@ class Ahead:
             except Exception:  # of the copy alone: the play itself did not fail
                 self.failures += 1
                 return None
-        reached = Position(course.reached, _forkable(seats), dict(zip(seats, played, strict=True)), not course.paused)
+        trajectories = dict(zip(seats, played, strict=True))
+        reached = Position(course.reached, _forkable(seats), trajectories, not course.paused, course.state)
         new = self.new_turns(reached, position)
         self.tokens += sum(len(turn.sample.tokens) for turn in new if turn.sample.versions.oldest >= 0)
         self.turns += len(new) + len(position.moment.performed)
         if reached.over:
             self.ends.append((number, reached))
+        elif new and any(new[-1].info.get(name, 0.0) > 0 for name in self.mistakes):
+            self.wrong.append((number, reached))
         return reached
+
+    async def recall(self, position: Position) -> Position | None:
+        """Returns where the play stands after the actions that are known to lead to success from a position; None where
+        none are, or one of them failed in a copy. Nothing is sampled for them."""
+        reached: Position | None = position
+        for action in self.known.get(position.state or "", ()):
+            if reached is None or reached.over:
+                break
+            reached = await self.play_on(reached, 1, action)
+        return None if reached is position else reached
 
     async def _run(self, position: Position, seats: Mapping[str, Seat], course: _Until) -> Sequence[Trajectory]:
         """Plays in a copy of the play, in which the actions up to the position are performed first."""
-        env = await self.call(self.env.fork)
+        env: Env = await self.call(self.env.fork)
         try:
             for action in position.moment.performed:
                 await self.call(env.step, *action)
             return await self.play(env, seats, course=course)
         except _PausedError:
+            keyed = env if isinstance(env, HasStateKey) else None
+            course.state = None if keyed is None else keyed.state_key()
             return [seat.finish(Ending.TURNS) for seat in seats.values()]
         finally:
             if self.on_blobs is not None and (blobs := blobs_of(env)):
@@ -292,6 +312,7 @@ class _Until:
     turns: float
     reached: Moment = field(init=False)
     paused: bool = False
+    state: str | None = None  # of the world, once it is paused
 
     def __post_init__(self) -> None:
         self.reached = self.start

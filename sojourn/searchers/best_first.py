@@ -5,9 +5,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from sojourn.config.fields import Range
+from sojourn.errors import ConfigError
 from sojourn.searchers.ahead import Ahead, Position
 from sojourn.searchers.tree_search import TreeSearch
 from sojourn.types import Turn
@@ -33,16 +34,35 @@ class BestFirst(TreeSearch):
     number to the power of `alpha` (after BFS-Prover: Xin et al. 2025, arXiv:2502.03438, by an account, which divides
     by the length of the path). A play that ended is worth its reward, and is not expanded; by likelihood, one is taken
     only where no other way goes on.
+
+    With `merge_states`, positions of the same state, by the world's `state_key`, count as one: that which was found
+    first (after the authors' code of BFS-Prover-V2: Xin et al. 2025, arXiv:2509.06493). So an action that changes
+    nothing, such as one that the world answers with an error, is not gone on from. Where the source of the groups knows
+    which actions lead from a state to success, a search that comes to such a state ends by them.
     """
+
+    recalls: ClassVar[bool] = True
 
     expansions: Annotated[int, Range(1)] = 16
     depth: Annotated[int, Range(1)] = 8
     by: Literal["reward", "likelihood"] = "reward"
     alpha: Annotated[float, Range(0)] = 1.0
+    merge_states: bool = False
+
+    @property
+    def env_needs(self) -> frozenset[str]:
+        return frozenset({"state_key"} if self.merge_states else ())
 
     async def search(self, ahead: Ahead) -> Sequence[Turn]:
         waiting, ended = [Open(0.0, 0, ahead.root, -1, 0)], list[Open]()
-        order, best = 0, waiting[0]
+        order, best, seen = 0, waiting[0], {ahead.root.state}
+        if self.merge_states and ahead.root.state is None:
+            raise ConfigError(
+                f"best_first with merge_states needs a world with state_key(), which {ahead.task.env} does not have: "
+                "define it, or leave merge_states out"
+            )
+        if end := await self.recalled(ahead, ahead.root):
+            return ahead.plan(end)
         for _ in range(self.expansions):
             if not waiting or not ahead.left:
                 break
@@ -57,6 +77,11 @@ class BestFirst(TreeSearch):
                 number = ahead.consider(tried.text, worth, 1, one.number, tried.agent)
                 if self.ends_search(ahead, valued):
                     return ahead.plan(valued.best)
+                if end := await self.recalled(ahead, tried.position):
+                    return ahead.plan(end)
+                if self.merge_states and not over and tried.position.state in seen:
+                    continue
+                seen.add(tried.position.state)
                 found = Open(-worth, order, tried.position, number, one.depth + 1)
                 if over or found.depth >= self.depth:
                     ended.append(found)

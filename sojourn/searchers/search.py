@@ -81,13 +81,16 @@ class SearchedPlay:
     """One play of a task by a runner, whose seats know each other and try actions in copies of it.
 
     Where the samples are not drawn, such as those of an expert or a record, its seats are those of the base. With
-    `keeps`, images that copies show are recorded. `trials` are the searches of the present attempt, in their order.
+    `keeps`, images that copies show are recorded. `mistakes` and `known` are those of `Ahead`. `trials` are the
+    searches of the present attempt, in their order.
     """
 
     search: Search
     runner: Runner
     task: Task
     keeps: bool = False
+    mistakes: Sequence[str] = ()
+    known: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     seats: dict[str, SearchSeat] = field(default_factory=dict[str, "SearchSeat"])
     trials: list[Ahead] = field(default_factory=list[Ahead])
     env: Forkable = field(init=False)
@@ -124,14 +127,15 @@ class SearchedPlay:
         """Does nothing."""
 
     def tried(self) -> list[TriedPlay]:
-        """Returns the plays that the searches tried to their ends, in the order in which they began."""
+        """Returns the plays that the searches tried to their ends, or left after a mistake, in the order in which they
+        began."""
         return [
             TriedPlay(end, ahead.root)
             for ahead in self.trials
-            for _, end in sorted(ahead.ends, key=lambda numbered: numbered[0])
+            for _, end in sorted([*ahead.ends, *ahead.wrong], key=lambda numbered: numbered[0])
         ]
 
-    def ahead(self, name: str, observation: Observation, seen: Observation) -> Ahead:
+    def ahead(self, name: str, observation: Observation, seen: Observation, state: str | None) -> Ahead:
         """Returns what a seat may try where the world shows an observation, and the seat is shown `seen`."""
         bases = {name: seat.forkable for name, seat in self.seats.items()}
         turns, seat = sum(seat.acted for seat in self.seats.values()), self.seats[name]
@@ -139,6 +143,7 @@ class SearchedPlay:
             Moment(observation, seen, turns),
             bases,
             {name: base.fork().finish(Ending.TURNS) for name, base in bases.items()},
+            state=state,
         )
         limits, context = self.runner.config.limits, seat.context
         limits = replace(limits, turns=max_turns(context.sampler, limits.turns))
@@ -155,6 +160,8 @@ class SearchedPlay:
             budget=self.search.tokens - seat.spent if self.search.tokens else math.inf,
             seed=turns,
             on_blobs=self.runner.on_blobs if self.keeps else None,
+            mistakes=self.mistakes,
+            known=self.known,
         )
         self.trials.append(ahead)
         return ahead
@@ -191,7 +198,7 @@ class SearchSeat:
         if observation is not self.refusal:  # after a refusal the world shows nothing new
             self.shown = observation
         self.sampler.check(observation)
-        found = await self._search(observation) if not self.sampler.plan and self._may_search else {}
+        found = await self._search(observation, state) if not self.sampler.plan and self._may_search else {}
         number, planned = self.sampler.turns, bool(self.sampler.plan)
         try:
             return await self.base.act(observation, state)
@@ -205,9 +212,9 @@ class SearchSeat:
     def _may_search(self) -> bool:
         return not self.play.search.tokens or self.spent < self.play.search.tokens
 
-    async def _search(self, observation: Observation) -> dict[str, float]:
+    async def _search(self, observation: Observation, state: str | None) -> dict[str, float]:
         """Plans the next turns, and returns what that took."""
-        ahead = self.play.ahead(self.context.name, self.shown or observation, observation)
+        ahead = self.play.ahead(self.context.name, self.shown or observation, observation, state)
         self.sampler.plan = list(await self.play.search.search(ahead))
         self.spent += ahead.tokens
         self.considered[self.sampler.turns] = ahead.considered

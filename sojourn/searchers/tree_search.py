@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from sojourn.config.fields import Range
-from sojourn.searchers.ahead import Ahead, Valued
+from sojourn.searchers.ahead import Ahead, Position, Valued
 from sojourn.searchers.search import Search
 
 
@@ -19,6 +19,8 @@ class TreeSearch(Search):
     `enough` ends the search, and is followed to its end.
     """
 
+    recalls: ClassVar[bool] = False  # whether it goes by what is known of earlier plays
+
     width: Annotated[int, Range(1)] = 4
     rollouts: Annotated[int, Range(0)] = 1
     enough: float = 1.0
@@ -26,3 +28,8 @@ class TreeSearch(Search):
     def ends_search(self, ahead: Ahead, valued: Valued) -> bool:
         """Returns whether a play was found that need not be searched on."""
         return valued.best.over and valued.best_worth >= self.enough and len(ahead.contexts) == 1
+
+    async def recalled(self, ahead: Ahead, position: Position) -> Position | None:
+        """Returns the end of the play that is known to lead from a position to success, if it does so here, too."""
+        end = await ahead.recall(position) if len(ahead.contexts) == 1 else None
+        return end if end is not None and self.ends_search(ahead, await ahead.valued(end, 0)) else None

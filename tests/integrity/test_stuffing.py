@@ -292,7 +292,7 @@ LISTS = ("{wrong} {right}", "{right} {wrong}", "{right}, {wrong}", "{wrong} or {
          "{wrong}\n{right}", "{right}\n{wrong}", "{right}; {wrong}", "[{right}] [{wrong}]", "{right} " + "x" * 300)  # fmt: skip
 LISTED: dict[str, dict[str, Any]] = {
     "toy": {}, "bandit": {}, "online": {}, "matrix": {}, "auction": {}, "colorgrid": {}, "frozenlake": {}, "taxi": {},
-    "blackjack": {}, "sokoban": {}, "market": {}, "search": {}, "webnav": {}, "shop": {"products": 200}, "clinic": {},
+    "blackjack": {}, "sokoban": {}, "proofs": {}, "market": {}, "search": {}, "webnav": {}, "shop": {"products": 200}, "clinic": {},
     "clarify": {}, "social": {"opponent": "expert"}, "textarena": {},
 }  # fmt: skip
 

@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from keyed_world import Walks
 from made_world import components
 from search_worlds import Draws, Family, ForkableDigits
 
 from sojourn.agents.plain import Plain
 from sojourn.search_cost import SEARCH_TOKENS, spent_tokens
+from sojourn.searchers.best_first import BestFirst
 from sojourn.searchers.best_of_n import BestOfN
 from sojourn.searchers.look_ahead import LookAhead
 from sojourn.searchers.mcts import MCTS
@@ -18,7 +20,7 @@ from sojourn.searchers.minimax import Minimax
 from sojourn.sources.searched import Searched
 from sojourn.sources.slots import Slots
 from sojourn.streams.turn_pairs import TurnPairs
-from sojourn.types import Episode
+from sojourn.types import Ending, Episode
 
 SEARCHES = [
     MCTS(width=3, simulations=8, enough=9.0),
@@ -154,6 +156,34 @@ async def test_pairs_are_of_what_was_tried_at_the_same_state():
             for path in (spoken(better, pair.better.turn), spoken(worse, pair.worse.turn))
         ]
         assert [pair.better.value, pair.worse.value] == pytest.approx(mean)
+
+
+WALKS = BestFirst(by="likelihood", merge_states=True, width=6, expansions=12, depth=10)
+
+
+async def test_plays_that_were_left_after_a_mistake_are_kept_where_that_is_asked_for():
+    without, *_ = await searched(WALKS, family=Walks(), size=2)
+    group, *_ = await searched(WALKS, family=Walks(), size=2, mistakes=("error", "malformed"))
+    cut = [one for one in group.trajectories if one.ending is Ending.TURNS]
+    assert cut
+    assert all(one.turns[-1].info["error"] == 1.0 and not one.success for one in cut)
+    ended = [said(episode) for episode in group.episodes if episode.trajectories[0].ending is not Ending.TURNS]
+    assert sorted(ended) == sorted(map(said, without.episodes))
+    few, *_ = await searched(WALKS, family=Walks(), size=2, mistakes=("error",), tried=1)
+    assert len(few.episodes) == 4
+
+
+async def test_pairs_prefer_the_action_of_a_play_that_succeeded_to_one_that_was_an_error():
+    group, _, _, made = await searched(WALKS, family=Walks(), size=1, mistakes=("error",))
+    pairs = TurnPairs().pairs(group, await made.rewards.reward(group))
+    assert pairs
+    for pair in pairs:
+        better, worse = (group.trajectories[one.trajectory].turns[one.turn] for one in pair)
+        assert (better.message.text, worse.message.text) in {("1", "0"), ("1", "2")}
+        assert worse.info["error"] == 1.0
+        assert better.info.get("error", 0.0) == 0.0
+    none, _, _, made = await searched(WALKS, family=Walks(), size=1)
+    assert not TurnPairs().pairs(none, await made.rewards.reward(none))
 
 
 def spoken(trajectory, number):
