@@ -51,7 +51,7 @@ class Proofs:
     about: ClassVar[About] = About(
         source="ours; after GPT-f (Polu and Sutskever 2020, arXiv:2009.03393) and BFS-Prover (arXiv:2502.03438)",
         licence="Apache-2.0",
-        smallest={"shortest": 2, "longest": 2, "extra": 0},
+        smallest={"shortest": 3, "longest": 3},
     )
 
     shortest: Annotated[int, Range(1, 10)] = 2
