@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import typer
+from spawned import sojourn
 
 from sojourn.cli import app
 from sojourn.config import toml
@@ -119,8 +120,11 @@ def _parse(words: list[str]) -> None:
 def _execute(words: list[str], folder: Path) -> None:
     if words[0] not in ("sojourn", "python"):
         return check_command(words)
-    path = os.pathsep.join(str(place) for place in (ROOT, ROOT / "worlds"))
-    words = [sys.executable, *(["-m", "sojourn"] if words[0] == "sojourn" else []), *words[1:]]
-    environment = {**os.environ, "PYTHONPATH": path, "SOJOURN_TRACEBACK": "1"}
-    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if words[0] == "sojourn":
+        done = sojourn(folder, *words[1:], environment={"SOJOURN_TRACEBACK": "1"}, timeout=600)
+    else:
+        path = os.pathsep.join(str(place) for place in (ROOT, ROOT / "worlds"))
+        environment = {**os.environ, "PYTHONPATH": path}
+        words = [sys.executable, *words[1:]]
+        done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
+from spawned import sojourn
 from typer.testing import CliRunner
 
 from sojourn.cli import COMMANDS, app
@@ -21,18 +22,6 @@ dtype = "fp32"
 [env]
 name = "toy"
 """
-
-
-def sojourn(folder: Path, *words: str, timeout: float = 200) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "COLUMNS": "200"}
-    return subprocess.run(
-        [sys.executable, "-m", "sojourn", *words],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
 
 
 @pytest.fixture

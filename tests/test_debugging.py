@@ -4,8 +4,8 @@ import shlex
 from pathlib import Path
 
 import pytest
+from spawned import sojourn
 from starlette.testclient import TestClient
-from test_cli import sojourn
 from test_failures import one_sentence, recipe
 
 from sojourn.record.episodes.store import EpisodeStore

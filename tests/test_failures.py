@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from test_cli import sojourn
+from spawned import sojourn
 
 from sojourn.record.run_status import State, read_status
 
@@ -104,10 +104,10 @@ def recipe(world: str) -> str:
     return RECIPE.format(world=world, stall_s=2.0 if world in NEVER_ANSWER else 60.0)
 
 
-def run(folder: Path, world: str, *words: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, world: str, *words: str, forked: bool = True) -> subprocess.CompletedProcess[str]:
     (folder / "worlds.py").write_text(WORLDS)
     (folder / "r.toml").write_text(recipe(world))
-    return sojourn(folder, *words)
+    return sojourn(folder, *words, forked=forked)
 
 
 def one_sentence(done: subprocess.CompletedProcess[str]) -> str:
@@ -223,7 +223,7 @@ def test_demonstrations_of_a_page_without_an_expert_are_refused_at_once_and_the_
 
 def test_a_run_that_cannot_draw_its_curve_is_complete(tmp_path):
     (tmp_path / "matplotlib.py").write_text("raise ImportError('not here')")
-    done = run(tmp_path, "Sound", "train", "r.toml")
+    done = run(tmp_path, "Sound", "train", "r.toml", forked=False)
     assert done.returncode == 0, done.stderr
     assert "note: a curve needs matplotlib" in done.stdout
 
@@ -265,6 +265,6 @@ def test_two_runs_that_begin_at_once_get_folders_of_their_own(tmp_path):
     (tmp_path / "worlds.py").write_text(WORLDS)
     (tmp_path / "r.toml").write_text(recipe("Sound"))
     with ThreadPoolExecutor(2) as pool:
-        done = list(pool.map(lambda _: sojourn(tmp_path, "train", "r.toml"), range(2)))
+        done = list(pool.map(lambda _: sojourn(tmp_path, "train", "r.toml", forked=False), range(2)))
     assert [one.returncode for one in done] == [0, 0], [one.stderr for one in done]
     assert len(list(tmp_path.glob("runs/*"))) == 2

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from spawned import sojourn
 
 from sojourn import files
 from sojourn.config import toml
@@ -23,12 +24,6 @@ FILES = (
     "config.toml", "versions.json", "seeds.json", "metrics.jsonl", "evaluations.json", "failure.json", "lock",
     "episodes.sqlite", "episodes.sqlite-wal", "vocabulary.json", "tokens/rl-000000-0.npz",
 )  # fmt: skip
-
-
-def sojourn(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "COLUMNS": "200"}
-    command = [sys.executable, "-m", "sojourn", *words]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=200)
 
 
 def test_only_regular_files_are_opened(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 from made import chatml
 from made_world import Odd, Play
-from test_cli import sojourn
+from spawned import sojourn
 
 from sojourn.config import toml
 from sojourn.errors import ConfigError

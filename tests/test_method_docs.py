@@ -1,12 +1,12 @@
 """The descriptions of methods say what the components say, and the page of the documentation is made of them."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from spawned import sojourn
 
 from sojourn import method_docs
 from sojourn.commands.arguments import print_unverified
@@ -298,10 +298,6 @@ def test_the_presets_page_lists_those_that_are_unverified():
 
 
 def _sojourn(*args: str, width: int = 500) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "sojourn", *args],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "COLUMNS": str(width)},
-    )
+    done = sojourn(Path(__file__).parent, *args, environment={"COLUMNS": str(width)})
+    assert done.returncode == 0, done.stderr
+    return done

@@ -1,10 +1,8 @@
 """Whatever a world, a file or an error says, no command prints what a terminal obeys, markup, or megabytes."""
 
 import io
-import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
+from spawned import sojourn
 from trained_run import RECIPE
 
 from sojourn.terminal.output import CleanConsole, CleanStream
@@ -46,7 +45,7 @@ class Play:
 
     async def start(self):
         if self.family.breaks:
-            raise RuntimeError(HOSTILE + "e" * 10_000_000)
+            raise RuntimeError(HOSTILE + "e" * 1_000_000)
         return self.page
 
     @property
@@ -77,15 +76,13 @@ def folder(tmp_path_factory) -> Path:
 
 def printed(folder: Path, *words: str) -> str:
     """All that a command prints, read as a terminal would get it; it is short and holds nothing to obey."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "COLUMNS": "100"}
-    environment |= {"SOJOURN_TRACEBACK": "", "PYTHONIOENCODING": "utf-8", "NO_COLOR": "1"}
-    command = [sys.executable, "-m", "sojourn", *words]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=200)
-    text = (done.stdout + done.stderr).decode()
+    environment = {"COLUMNS": "100", "SOJOURN_TRACEBACK": "", "NO_COLOR": "1"}
+    done = sojourn(folder, *words, environment=environment)
+    text = done.stdout + done.stderr
     odd = {character for character in text if not (character in "\n\t" or character.isprintable())}
     assert not odd, (odd, text[:2000])
     assert len(text) < 100_000
-    assert "Traceback" not in done.stderr.decode()
+    assert "Traceback" not in done.stderr
     return text
 
 

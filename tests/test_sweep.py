@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import trained_run
-from test_cli import sojourn
+from spawned import sojourn
 
 from sojourn import sweep
 from sojourn.commands import sweep as command

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import exported_run
 import pytest
-from test_cli import sojourn
+from spawned import sojourn
 
 from sojourn.backends.torch.models.fitting import check_weights
 from sojourn.errors import ModelError

@@ -1,11 +1,10 @@
 """`sojourn check` finds out what a name is of, and prints the report of the right suite."""
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from spawned import sojourn
 
 ROOT = Path(__file__).parents[2]
 MINE = """
@@ -23,9 +22,7 @@ class Mean:
 
 
 def check(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
-    command = [sys.executable, "-m", "sojourn", "check", *words]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    return sojourn(folder, "check", *words)
 
 
 def test_a_name_is_enough_where_it_is_of_one_kind(tmp_path):

@@ -17,7 +17,7 @@ import tomli_w
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
-from test_cli import sojourn
+from spawned import sojourn
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from sojourn.backends.torch.backend import Torch

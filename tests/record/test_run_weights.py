@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 import trained_run
-from test_cli import sojourn
+from spawned import sojourn
 
 import sojourn as sojourn_package
 from sojourn.commands.train import _print_best

@@ -1,0 +1,125 @@
+"""Runs our commands in processes forked from one that has imported torch and transformers.
+
+These imports take two thirds of a command that trains a tiny model for a step, some seven seconds. Our own modules are
+imported by each command anew. Tests of imports, threads, signals and encodings start an interpreter of their own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+HEAVY = ("torch", "transformers.modeling_utils", "transformers.models.llama.modeling_llama", "tokenizers", "peft")
+LIGHTER = ("typer", "rich.console", "pydantic", "scipy.stats", "matplotlib.pyplot", "httpx", "starlette.applications")
+
+
+def sojourn(
+    folder: Path,
+    *words: str,
+    environment: Mapping[str, str] | None = None,
+    timeout: float = 200,
+    forked: bool = True,
+) -> subprocess.CompletedProcess[str]:
+    """Runs `sojourn words` in a folder, and returns how it ended and what it printed; with `forked` = False in an
+    interpreter of its own, as several at once, and commands that find other libraries, need."""
+    root = Path(__file__).parent.parent
+    own = {"PYTHONPATH": os.pathsep.join(map(str, (root, root / "worlds"))), "COLUMNS": "200"}
+    environment = {**os.environ, **own, **(environment or {})}
+    if not forked:
+        command = [sys.executable, "-m", "sojourn", *words]
+        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout)
+    with tempfile.TemporaryDirectory() as place:
+        out, err = Path(place, "out"), Path(place, "err")
+        asked = {"words": words, "folder": str(folder), "environment": environment, "out": str(out), "err": str(err)}
+        code = _ask(_parent(), asked, timeout)
+        told = [file.read_text("utf-8") for file in (out, err)]
+    return subprocess.CompletedProcess(["sojourn", *words], code, *told)
+
+
+def _ask(parent: subprocess.Popen[str], asked: Mapping[str, Any], timeout: float) -> int:
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    parent.stdin.write(json.dumps(asked) + "\n")
+    parent.stdin.flush()
+    pid, late = int(parent.stdout.readline()), threading.Event()
+
+    def end() -> None:
+        late.set()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+
+    timer = threading.Timer(timeout, end)
+    timer.start()
+    code = int(parent.stdout.readline())
+    timer.cancel()
+    if late.is_set():
+        raise subprocess.TimeoutExpired(["sojourn", *asked["words"]], timeout)
+    return code
+
+
+@cache
+def _parent() -> subprocess.Popen[str]:
+    """Returns the process that forks, one for each of the tests' processes; it ends when its input does."""
+    parent = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    atexit.register(_end, parent)
+    return parent
+
+
+def _end(parent: subprocess.Popen[str]) -> None:
+    assert parent.stdin is not None
+    parent.stdin.close()
+    parent.wait(20)
+
+
+def serve() -> None:
+    """Forks a process for each line of the input, and prints its number, then its exit code."""
+    del sys.path[0]  # the folder of the tests
+    for name in (*HEAVY, *LIGHTER):
+        with contextlib.suppress(ImportError):
+            __import__(name)
+    paths = [path for path in sys.path if path not in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    for line in sys.stdin:
+        asked = json.loads(line)
+        pid = os.fork()
+        if not pid:
+            _run(asked, paths)
+        print(pid, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+
+def _run(asked: Mapping[str, Any], paths: Sequence[str]) -> NoReturn:
+    """Becomes a command, as `python -m sojourn` would."""
+    os.setsid()
+    os.chdir(asked["folder"])
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    own = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:] = [asked["folder"], *filter(None, own), *paths]
+    for number, name, flags in (
+        (0, os.devnull, os.O_RDONLY),
+        (1, asked["out"], os.O_WRONLY | os.O_CREAT),
+        (2, asked["err"], os.O_WRONLY | os.O_CREAT),
+    ):
+        os.dup2(os.open(name, flags, 0o600), number)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
+    sys.argv = ["sojourn", *asked["words"]]
+    runpy.run_module("sojourn", run_name="__main__", alter_sys=True)
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    serve()
