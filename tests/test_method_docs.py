@@ -128,6 +128,7 @@ READ = {
     ("groups", "semi_online"): "2026-11-25: the abstract, and the authors' code, core_uis1.py",
     ("groups", "success_replay"): "2026-11-25: the abstract, and the authors' code",
     ("groups", "failure_restarts"): "2026-11-25: the abstract, and the authors' code",
+    ("groups", "spliced"): "2026-11-27: the abstract, and the authors' code, path_collection.py",
     ("groups", "hindsight"): "2026-11-25: the abstract, accounts by others, and the authors' code",
     ("estimator", "self_imitation"): "2026-11-25: the abstract and the authors' code, self_imitation.py",
     (

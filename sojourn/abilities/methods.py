@@ -306,8 +306,9 @@ class Mixes(Protocol):
 
 
 def parts_of(source: SourceConfig[Any]) -> Sequence[SourceConfig[Any]]:
-    """Returns the sources that the groups of a stage come from; mostly one."""
-    return source.parts if isinstance(source, Mixes) else (source,)
+    """Returns the sources that the groups of a stage come from; mostly one. Those of parts that mix, too, are among
+    them."""
+    return [one for part in source.parts for one in parts_of(part)] if isinstance(source, Mixes) else (source,)
 
 
 def live_width(source: SourceConfig[Any]) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from sojourn.branching.rule import BranchPoint, Fork
 from sojourn.config.fields import Range
+from sojourn.types import Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +34,19 @@ class Mistake:
 
     def _first(self, point: BranchPoint) -> tuple[int, str] | None:
         """Returns the number of the first own turn that went wrong, and how."""
-        seen: set[tuple[str, str]] = set()
-        wrong: list[tuple[int, str]] = []
-        for number, (actor, turn) in enumerate(zip(point.actors, point.turns(), strict=False)):
-            if turn.state is not None:
-                if (actor, turn.state) in seen:  # the turn before led back there
-                    wrong.append((number - 1, "before a way back"))
-                seen.add((actor, turn.state))
-            wrong += [(number, f"before {name}") for name in ("malformed", "error") if turn.info.get(name, 0) > 0]
-        return next((one for one in wrong if one[0] >= point.began), None)
+        found = mistakes(zip(point.actors, point.turns(), strict=False))
+        return next(((number, f"before {what}") for number, what in found if number >= point.began), None)
+
+
+def mistakes(acted: Iterable[tuple[str, Turn]]) -> list[tuple[int, str]]:
+    """Returns the numbers of turns that went wrong, in order, and how; the turns are given with the seats that acted in
+    them."""
+    seen: set[tuple[str, str]] = set()
+    wrong: list[tuple[int, str]] = []
+    for number, (actor, turn) in enumerate(acted):
+        if turn.state is not None:
+            if (actor, turn.state) in seen:  # the turn before led back there
+                wrong.append((number - 1, "a way back"))
+            seen.add((actor, turn.state))
+        wrong += [(number, name) for name in ("malformed", "error") if turn.info.get(name, 0) > 0]
+    return wrong

@@ -205,7 +205,7 @@ def _state(source: object) -> Any:
 
 
 async def _sized(case: Case) -> str:
-    if not isinstance(case.config, Sized):
+    if not isinstance(case.config, Sized) or case.config.size is None:
         raise NotOfferedError("its groups may have any number of episodes")
     for groups in await _all(case):
         if wrong := [group for group in groups if len(group.episodes) != case.config.size]:

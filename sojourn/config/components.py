@@ -85,6 +85,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "failure_restarts": "sojourn.sources.failure_restarts:FailureRestarts",
         "hindsight": "sojourn.sources.hindsight:Hindsight",
         "purified": "sojourn.sources.purified:Purified",
+        "spliced": "sojourn.sources.spliced:Spliced",
         "with_returns": "sojourn.sources.with_returns:WithReturns",
         "with_balances": "sojourn.sources.with_balances:WithBalances",
         "guidance": "sojourn.sources.guidance:Guidance",

@@ -62,13 +62,14 @@ def require_played(groups: Sequence[Group], step: int) -> None:
         raise InfrastructureError(f"all {len(episodes)} episodes of step {step} failed; the last cause: {cause}")
 
 
-def require_one_seat(stage: StageContext, source: str, remedy: str) -> None:
-    """Raises `ConfigError` for a world with several seats; `source` plays the recorded samples of one seat again."""
+def require_one_seat(
+    stage: StageContext, source: str, remedy: str, does: str = "plays the episodes of one seat again"
+) -> None:
+    """Raises `ConfigError` for a world with several seats, where a source `does` something that is for one."""
     seats = next((seats for world in worlds_of(stage.env) if len(seats := seats_of_world(world)) > 1), None)
     if seats is not None:
         raise ConfigError(
-            f"stage '{stage.name}': {source} plays the episodes of one seat again, but the world has the seats "
-            f"{', '.join(seats)}: {remedy}"
+            f"stage '{stage.name}': {source} {does}, but the world has the seats {', '.join(seats)}: {remedy}"
         )
 
 

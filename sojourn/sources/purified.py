@@ -108,15 +108,17 @@ class PurifiedGroups(WrappedGroups):
 @dataclass
 class Rescored:
     """Returns recorded samples in their order, with the log-probabilities that the engine gives them after the prompts
-    of this play. Those that no model drew, such as an expert's, or that were not drawn freely at a temperature of 1,
-    stay as they are."""
+    of this play. Those before number `first` stay as they are, and so do those that no model drew, such as an expert's,
+    or that were not drawn freely at a temperature of 1."""
 
     engine: Sampler
     recorded: SampleReplay
+    first: int = 0
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
         sample = await self.recorded.sample(prompt, params)
         drawn = sample.versions.oldest >= 0 and sample.temperature == 1 and sample.allowed is None
+        drawn = drawn and self.recorded.returned > self.first
         if not drawn or not len(sample.tokens):
             return sample
         whole = Prompt(np.concatenate([prompt.tokens, sample.tokens]), prompt.images)
