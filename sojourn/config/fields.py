@@ -50,6 +50,7 @@ class Text(NamedTuple):
 
 PATH = r"[^\0]*[^\0\s][^\0]*"
 NONBLANK = Text(PATH, "a text that is not empty")
+TEXT = Text(r"[^\0]*", "a text without characters of code 0")
 NONEMPTY = Text(r"(?s).+", "a text of at least one character")
 FOLDER = Text(PATH, "the path of a folder")
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from sojourn.abilities import LooksAhead, group_size, max_lag
 from sojourn.agents.plain import Plain
-from sojourn.config.fields import NONBLANK, Kind, Range
+from sojourn.config.fields import NONBLANK, TEXT, Kind, Range
 from sojourn.errors import BudgetError, ConfigError
 from sojourn.protocols import Agent, AgentContext, Env, Sampler, SourceConfig
 from sojourn.rewards.reward_cache import ScoredGroup
@@ -79,7 +79,7 @@ class Spliced(WrappedSource):
     train_revision: bool = True
     observations: Literal["recorded", "played"] = "recorded"
     answer: Annotated[str, NONBLANK] = ANSWER
-    ended: str = ENDED
+    ended: Annotated[str, TEXT] = ENDED
     show_again: bool = False
     keep: bool = True
 
