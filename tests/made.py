@@ -13,9 +13,9 @@ from sojourn.types import Batch, Credit, Ending, Episode, Group, Sample, Score, 
 
 
 @cache
-def chatml():
+def chatml(*, thinking: bool = False):
     """The real renderer of the tiny model."""
-    return ChatML().bind(build_tokenizer())
+    return ChatML(thinking=thinking).bind(build_tokenizer())
 
 
 TASK = Task("made", {}, 0, "train")

@@ -161,6 +161,7 @@ UNREAD = {
     ("curriculum", "learning_progress"),
     ("groups", "adaptive_slots"),
     ("groups", "guidance"),
+    ("groups", "reasoned"),
     ("groups", "searched"),
     ("groups", "with_returns"),
 }

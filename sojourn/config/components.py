@@ -85,6 +85,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "failure_restarts": "sojourn.sources.failure_restarts:FailureRestarts",
         "hindsight": "sojourn.sources.hindsight:Hindsight",
         "purified": "sojourn.sources.purified:Purified",
+        "reasoned": "sojourn.sources.reasoned:Reasoned",
         "spliced": "sojourn.sources.spliced:Spliced",
         "with_returns": "sojourn.sources.with_returns:WithReturns",
         "with_balances": "sojourn.sources.with_balances:WithBalances",

@@ -45,6 +45,7 @@ SOURCES: dict[str, dict[str, Any]] = {
     "with_returns": {"name": "with_returns", "base": {"name": "earlier", "stage": "collect", "width": 2}},
     "with_balances": {"name": "with_balances", "base": {"name": "earlier", "stage": "collect", "width": 2}},
     "purified": {"name": "purified", "base": SLOTS},
+    "reasoned": {"name": "reasoned", "base": {"name": "experts", "width": 2}},
     "spliced": {"name": "spliced", "base": SLOTS, "revisions": ["go back"]},
     "hindsight": {"name": "mixed", "parts": [SLOTS, {"name": "hindsight", "width": 2}]},
     "failure_restarts": {"name": "mixed", "parts": [SLOTS, {"name": "failure_restarts", "width": 1, "size": 2}]},
@@ -124,6 +125,9 @@ def recipe_of(*stages: dict[str, Any], critic: bool, **keys: Any) -> dict[str, A
     for source, agent in (("with_returns", "return_conditioned"), ("with_balances", "balance_conditioned")):
         if any(stage["groups"]["name"] == source for stage in stages):
             head["agent"] = {"name": agent, "base": head["agent"]}
+    if any(stage["groups"]["name"] == "reasoned" for stage in stages):
+        head |= {"agent": {"name": "plain"}, "renderer": {"name": "chatml", "thinking": True}}
+        head |= {"sampling": {"max_tokens": 100}, "rollout": {"limits": {"turns": 12}}}
     head |= {"stages": [COLLECT, *stages], "evaluation": {"tasks": 1}, **(CRITIC if critic else {}), **keys}
     return head | ({"models": {"other": {"name": "tiny:layers=1,hidden=64"}}} if taught else {})
 

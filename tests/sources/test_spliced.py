@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from given_plays import Given, said
 from made import chatml
 from made_world import components, sampled, stage_of
 from search_worlds import TASK, Digits, Draws, Family
@@ -30,37 +31,7 @@ from sojourn.sources.mixed import Mixed
 from sojourn.sources.segments import SampleReplay
 from sojourn.sources.slots import Slots
 from sojourn.sources.spliced import Spliced
-from sojourn.types import Ending, Group, Message, Role, Sample, Stop, Versions
-
-
-def said(text: str) -> Sample:
-    tokens = np.array(chatml().encode_reply(Message(Role.ASSISTANT, text)))
-    return Sample(tokens, np.full(len(tokens), -1.0, np.float32), Versions(0, 0), Stop.END)
-
-
-@dataclass(frozen=True)
-class Given:
-    """A source that gives one group, again in each step."""
-
-    group: Group
-    live: bool = True
-    width: int = 1
-
-    def tasks(self, steps):
-        return 0
-
-    def bind(self, context, stage, steps, first=0):
-        return GivenGroups(self.group)
-
-
-@dataclass
-class GivenGroups:
-    group: Group
-
-    async def take(self, step):
-        return [self.group]
-
-    async def close(self): ...
+from sojourn.types import Ending, Group, Message, Role, Versions
 
 
 @dataclass
