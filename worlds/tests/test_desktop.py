@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -211,12 +211,10 @@ async def test_a_missing_program_is_one_sentence(monkeypatch: pytest.MonkeyPatch
 
 def test_nothing_of_the_machine_can_be_seen_or_reached(tmp_path: Path) -> None:
     """The sandbox's own view, through the program that runs in it."""
-    from sojourn_worlds.desktop.sandbox import command, python
+    from sojourn_worlds.desktop.sandbox import command
 
-    words = command()
     script = "import os, socket; print(sorted(os.listdir('/')), os.listdir('/home/user'), socket.if_nameindex())"
-    words = [*words[: len(words) - len(python("screen.py"))], sys.executable, "-S", "-c", script]
-    words[words.index(sys.executable)] = str(Path(sys.executable).resolve())
+    words = [*command(), str(Path(sys.executable).resolve()), "-S", "-c", script]
     secret = tmp_path / "secret"
     secret.write_text("x")
     words[-1] += f"; print(os.path.exists({str(secret)!r}), os.access('/usr', os.W_OK), os.path.exists('/etc/shadow'))"
@@ -263,6 +261,14 @@ def alive(pid: int) -> bool:
         return False
 
 
+def left_of(pids: Collection[int]) -> list[int]:
+    """Returns which of the processes have not ended after a while."""
+    end = time.monotonic() + 100
+    while (left := [pid for pid in pids if alive(pid)]) and time.monotonic() < end:
+        time.sleep(0.05)
+    return left
+
+
 def test_all_dies_with_the_process_that_started_it() -> None:
     child = subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE)
     assert child.stdout is not None
@@ -272,10 +278,7 @@ def test_all_dies_with_the_process_that_started_it() -> None:
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
     child.stdout.close()
-    end = time.monotonic() + 100
-    while (left := [pid for pid in started if alive(pid)]) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not left
+    assert not left_of(started)
 
 
 async def test_a_desktop_that_dies_is_not_the_agents_fault() -> None:
@@ -284,3 +287,34 @@ async def test_a_desktop_that_dies_is_not_the_agents_fault() -> None:
         env._sandbox._process.kill()
         with pytest.raises(InfrastructureError):
             await env.step("agent", say("wait()"))
+
+
+async def test_the_next_screen_is_started_ahead_and_none_is_left_when_the_world_is_closed() -> None:
+    family = Desktop(kinds=("calculator",))
+    before = set(below(os.getpid()))
+    await family.open()
+    first = family.make(family.tasks("train")[0])
+    try:
+        await first.start()
+        ahead = await family.screens._next
+        second = family.make(family.tasks("train")[1])
+        await second.start()
+        assert second._sandbox is ahead
+        await second.close()
+        waiting = await family.screens._next
+        waiting._process.kill()
+        await waiting._process.wait()
+        third = family.make(family.tasks("train")[2])
+        await third.start()  # on another one, as that is dead
+        assert third._sandbox is not waiting
+        await third.close()
+    finally:
+        await first.close()
+        await family.close()
+    assert family.screens._next is None
+    assert not await asyncio.to_thread(left_of, set(below(os.getpid())) - before)
+
+
+async def test_no_screen_is_started_ahead_of_a_single_play() -> None:
+    async with playing("calculator") as (env, _):
+        assert env._config.screens._next is None

@@ -16,7 +16,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from sojourn.config.fields import Range
@@ -28,10 +28,9 @@ from sojourn.errors import ActionError, InfrastructureError
 from sojourn.tasks.splits import make_tasks_by_kind
 from sojourn.types import Message, Observation, Role, Step, Task
 from sojourn_worlds.desktop.expert import advise
-from sojourn_worlds.desktop.sandbox import PROGRAMS, Sandbox, check, panel_command
+from sojourn_worlds.desktop.sandbox import HEIGHT, PROGRAMS, WIDTH, Sandbox, Screens, check, panel_command
 from sojourn_worlds.desktop.tasks import KINDS, NOTES, Job, draw
 
-WIDTH, HEIGHT = 800, 600
 LONGEST_TEXT = 1000
 NAMED = ("Return", "Tab", "Escape", "BackSpace", "Delete", "Home", "End", "Page_Up", "Page_Down", "Left", "Right", "Up",
          "Down", "space", *(f"F{number}" for number in range(1, 11)))  # fmt: skip
@@ -63,7 +62,8 @@ class Desktop:
 
     `kinds` of tasks, which take turns. `observation`: "text" (windows, and in our own applications every widget, with
     their places: the text of an editor is not shown), "screenshot", or "both". `turns` is how many actions an episode
-    has. `displays` bounds the concurrent episodes: each has a screen of its own, of about 150 MB.
+    has. `displays` bounds the concurrent episodes: each has a screen of its own, of about 150 MB; one more is started
+    ahead.
     """
 
     lowest_reward = 0.0
@@ -83,6 +83,7 @@ class Desktop:
     timeout_s: Annotated[float, Range(above=0)] = 60.0
     train: Count = 100_000
     test: Count = 1_000
+    _screens: list[Screens] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kinds", tuple(self.kinds))
@@ -97,11 +98,18 @@ class Desktop:
         return make_tasks_by_kind("desktop", self, split, self.kinds, lambda kind: {"kind": kind})
 
     async def open(self) -> None:
-        """Checks that everything needed is installed; nothing is shared."""
+        """Checks that everything needed is installed. Until its `close`, the next screen is started ahead."""
         check(self.kinds)
+        self.screens.keep()
 
     async def close(self) -> None:
-        pass
+        await self.screens.let_go()
+
+    @property
+    def screens(self) -> Screens:
+        if not self._screens:
+            self._screens.append(Screens(self.timeout_s))
+        return self._screens[0]
 
     def make(self, task: Task) -> DesktopEnv:
         return DesktopEnv(self, draw(str(task.data["kind"]), task.seed))
@@ -114,20 +122,20 @@ class DesktopEnv:
         self.blobs: dict[str, bytes] = {}
         self._config = config
         self._job = job
-        self._sandbox = Sandbox(config.timeout_s)
+        self._sandbox: Sandbox | None = None
         self._shown: Mapping[str, Any] | None = None
         self._calls_taken: list[str] = []
         self._over = False
 
     async def start(self) -> Observation:
         check((self._job.kind,))
-        await self._sandbox.start()
+        self._sandbox = await self._config.screens.take()
         job = self._job
         program = ["mousepad", "--disable-server", NOTES]
         if job.spec is not None:
             program = panel_command(job.spec)
         opened = {"program": program, "files": dict(job.files), "panel": job.spec is not None}
-        self._shown = await self._ask("open", {"width": WIDTH, "height": HEIGHT, **opened})
+        self._shown = await self._ask("open", opened)
         return self._observe((Message(Role.SYSTEM, f"{HANDS.system}\nTask: {job.goal}"),))
 
     async def step(self, agent: str, action: Message) -> Step:
@@ -147,7 +155,8 @@ class DesktopEnv:
         return Step(self._observe(), {agent: 0.0})
 
     async def close(self) -> None:
-        await self._sandbox.close()
+        if self._sandbox is not None:
+            await self._sandbox.close()
 
     def expert(self) -> str:
         if self._shown is None or self._over:
@@ -161,6 +170,7 @@ class DesktopEnv:
         return hashlib.sha256(known.encode()).hexdigest()[:16]
 
     async def _ask(self, do: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        assert self._sandbox is not None  # it was started
         return await self._sandbox.ask(do, picture=self._config.observation != "text", **given)
 
     def _end(self, agent: str, right: bool) -> Step:

@@ -24,6 +24,7 @@ SEEN = (  # read-only, where they are there
     *("/etc/gtk-3.0", "/var/cache/fontconfig", "/var/lib/dbus"),
 )
 HOME = "/home/user"
+WIDTH, HEIGHT = 800, 600
 ENDING_S = 30.0
 LONGEST_ANSWER = 16 * 2**20  # bytes
 
@@ -45,6 +46,7 @@ def check(kinds: tuple[str, ...]) -> None:
 
 
 def command() -> list[str]:
+    """Returns the command that runs whatever follows it in a sandbox."""
     library = Path(require_module("Xlib", "sojourn-worlds[desktop]", "desktop").__file__ or "").resolve().parent.parent
     words = [
         *("bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--clearenv"),
@@ -70,7 +72,7 @@ def command() -> list[str]:
     }
     for name, value in variables.items():
         words += ["--setenv", name, value]
-    return [*words, "--uid", "1000", "--gid", "1000", "--chdir", HOME, *python("screen.py")]
+    return [*words, "--uid", "1000", "--gid", "1000", "--chdir", HOME]
 
 
 def python(script: str) -> list[str]:
@@ -80,6 +82,56 @@ def python(script: str) -> list[str]:
 
 def panel_command(spec: Mapping[str, Any]) -> list[str]:
     return [*python("panel.py"), json.dumps(spec)]
+
+
+class Screens:
+    """Starts the next screen while others are played on, so that a play or a fork begins on one that is there; for as
+    long as anybody keeps it."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self._kept = 0
+        self._next: asyncio.Task[Sandbox] | None = None
+
+    def keep(self) -> None:
+        self._kept += 1
+
+    async def let_go(self) -> None:
+        self._kept -= 1
+        if self._kept == 0 and (ahead := await self._taken()) is not None:
+            await ahead.close()
+
+    async def take(self) -> Sandbox:
+        """Returns a screen that was started; it is the caller's to close."""
+        screen = await self._taken()
+        if screen is not None and not screen.alive:
+            await screen.close()
+            screen = None
+        if self._kept and self._next is None:
+            self._next = asyncio.create_task(self._started())
+        return screen or await self._started()
+
+    async def _taken(self) -> Sandbox | None:
+        """Returns the screen that was started ahead; None where there is none, or it failed to start."""
+        ahead, self._next = self._next, None
+        if ahead is None:
+            return None
+        try:
+            return await asyncio.shield(ahead)
+        except InfrastructureError:
+            return None
+        except asyncio.CancelledError:
+            self._next = self._next or ahead
+            raise
+
+    async def _started(self) -> Sandbox:
+        screen = Sandbox(self.timeout_s)
+        try:
+            await screen.start()
+        except BaseException:  # cancellation included: nobody else knows it
+            await screen.close()
+            raise
+        return screen
 
 
 class Sandbox:
@@ -95,7 +147,7 @@ class Sandbox:
         pipe = asyncio.subprocess.PIPE
         starting = asyncio.ensure_future(
             asyncio.create_subprocess_exec(
-                *command(),
+                *(*command(), *python("screen.py"), str(WIDTH), str(HEIGHT)),
                 stdin=pipe,
                 stdout=pipe,
                 stderr=pipe,
@@ -108,6 +160,10 @@ class Sandbox:
         except asyncio.CancelledError:
             self._process = await starting  # asyncio would kill it: see `_end`
             raise
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.returncode is None
 
     async def ask(self, do: str, *, picture: bool, **given: Any) -> Mapping[str, Any]:
         """Returns what the screen shows after a request; after a failed or cancelled one the sandbox can do no more."""

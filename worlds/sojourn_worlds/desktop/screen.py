@@ -276,23 +276,20 @@ def contents(files: list[str]) -> dict[str, str | None]:
 
 
 def main() -> None:
-    screen, files = None, []
+    screen, files = Screen(int(sys.argv[1]), int(sys.argv[2])), list[str]()
     for line in sys.stdin:
         request = json.loads(line)
         kind, given = request["do"], request.get("with", {})
-        answer: dict = {}
         if kind == "open":
-            screen = Screen(given["width"], given["height"])
             files = list(given["files"])
             screen.open(given["program"], given["files"], given["panel"])
         elif kind == "wait":
             time.sleep(given["seconds"])
-        elif screen is not None:
+        else:
             getattr(screen, kind)(**given)
-        if screen is not None:
-            answer = screen.settled(files)
-            if request.get("picture"):
-                answer["picture"] = base64.b64encode(screen.picture()).decode()
+        answer = screen.settled(files)
+        if request.get("picture"):
+            answer["picture"] = base64.b64encode(screen.picture()).decode()
         print(json.dumps(answer), flush=True)
 
 
