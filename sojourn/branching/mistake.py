@@ -27,7 +27,7 @@ class Mistake(TreeBudget):
     depth: Annotated[int, Range(1)] = 1
 
     def __call__(self, point: BranchPoint) -> Sequence[Fork]:
-        if not point.over or point.forks >= self.depth or any(t.success for t in point.trajectories.values()):
+        if not point.over or point.forks >= self.depth or point.success:
             return ()
         found = self._first(point)
         return () if found is None else (Fork(found[0], self.width - 1, found[1]),)

@@ -94,7 +94,7 @@ class _Trees:
         if not isinstance(self.rule, GroupBranching):
             return []
         played = [(self.courses[path], running.result()) for path, running in sorted(self.running.items())]
-        ended = [course for course, episode in played if episode.error is None and course.end is not None]
+        ended = [course for course, episode in played if episode.error is None]
         rooms = {root: self._room_of(root) for root, *_ in self.running}
         self.rounds += 1
         points = [course.shown(rooms[course.path[0]].plays, self.rounds) for course in ended]
