@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from made_world import Odd, components, stage_of
 from test_rules import marked, point
 
 from sojourn.branching.expert_decisions import ExpertDecisions
@@ -13,6 +14,10 @@ from sojourn.branching.revisited_states import RevisitedStates
 from sojourn.branching.rule import BranchPoint, Fork
 from sojourn.branching.shared_states import SharedStates
 from sojourn.branching.uncertain_states import UncertainStates
+from sojourn.branching.uniform import Uniform
+from sojourn.errors import ConfigError
+from sojourn.sources.purified import Purified
+from sojourn.sources.slots import Slots
 from sojourn.types import Message, Role
 
 
@@ -116,6 +121,8 @@ def test_a_branch_counts_where_it_came_through_and_forks_in_its_own_turns_alone(
     assert [(f.play, f.turn) for f in UncertainStates(count=9).after_round(2, plays)] == [(1, 2), (1, 3)]
     shallow = [replace(plays[0], room=3), replace(plays[1], began=3), plays[2]]
     assert [(f.play, f.turn) for f in UncertainStates(count=9).after_round(2, shallow)] == [(0, 2), (1, 3)]
+    full = [replace(play, room=0) if n == 0 else play for n, play in enumerate(shallow)]
+    assert [(f.play, f.turn) for f in UncertainStates(count=9).after_round(2, full)] == [(1, 3)]
 
 
 def told(*said: str | None, experts: tuple[str | None, ...], success: bool = False, began: int = 0) -> BranchPoint:
@@ -157,3 +164,16 @@ def test_values_are_of_the_seat_that_acts():
     plays[0] = replace(plays[0], trajectories={"agent": agent, "other": other}, actors=("agent", "agent", "other"))
     [fork] = UncertainStates(count=9).after_round(1, plays)
     assert fork.reason == f"variance {np.var([0, 1]):.2g} over 2 plays"
+
+
+@pytest.mark.parametrize(
+    ("rule", "ability"),
+    [(ExpertDecisions(), "expert"), (SharedStates(), "state_key")],
+    ids=["expert", "states"],
+)
+async def test_a_rule_whose_world_lacks_what_it_reads_is_refused(rule, ability):
+    stage, slots = stage_of(components(Odd(mute=True)), "rl"), Slots(branching=rule)
+    for groups in (slots, Purified(base=slots)):
+        with pytest.raises(ConfigError, match=rf"{type(rule).__name__} forks plays of environments with {ability}\(\)"):
+            await groups.check(stage)
+    await Slots(branching=Uniform()).check(stage)

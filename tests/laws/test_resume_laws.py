@@ -12,6 +12,7 @@ import pytest
 from made_world import Odd, components, sampled
 
 from sojourn.agents.plain import Plain
+from sojourn.branching.expert_decisions import ExpertDecisions
 from sojourn.branching.random_turns import RandomTurns
 from sojourn.branching.rule import BranchPoint, Fork
 from sojourn.branching.uniform import Uniform
@@ -46,6 +47,7 @@ RULES = {
     "forks": Uniform(every=1, width=2, depth=2, leaves=3),
     "forks at the end": RandomTurns(count=2, leaves=3),
     "forks in rounds": InRounds(),
+    "forks where an expert differs": ExpertDecisions(leaves=3),
 }
 
 
