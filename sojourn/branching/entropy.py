@@ -29,7 +29,8 @@ class Entropy(TreeBudget):
     the tokens that were sampled, whose mean it is. ARPO's code adds up that of the ten likeliest tokens over the first
     20, and divides the sum by the logarithm of the number of tokens in the vocabulary; it forks after a turn by that
     turn's entropy, when the world has answered. In AEPO's, the penalty is for rounds in a row in which any play of the
-    question forked. Both fill a budget that is not used up with further plays from the start; here it is left.
+    question forked. Both fill a budget that is not used up with further plays from the start; here it is left. How
+    many plays AEPO begins at the start, `balanced_entropy` decides.
     """
 
     width: Annotated[int, Range(2)] = 2

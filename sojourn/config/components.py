@@ -65,6 +65,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
     "branching": {
         "uniform": "sojourn.branching.uniform:Uniform",
         "entropy": "sojourn.branching.entropy:Entropy",
+        "balanced_entropy": "sojourn.branching.balanced_entropy:BalancedEntropy",
         "mistake": "sojourn.branching.mistake:Mistake",
         "random_turns": "sojourn.branching.random_turns:RandomTurns",
         "uncertain_turns": "sojourn.branching.uncertain_turns:UncertainTurns",

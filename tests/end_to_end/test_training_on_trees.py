@@ -116,6 +116,7 @@ def test_a_run_trains_on_trees_of_uncertain_turns(tmp_path, overrides):
         ("{name='uncertain_states', width=3, leaves=8, measure='error'}", "error 0."),
         ("{name='expert_decisions', leaves=4}", "not as the expert"),
         ("{name='uniform', every=1, leaves=64, tree_turns=12}", "every 1 turns"),
+        ("{name='balanced_entropy', probability=1, leaves=6}", " nats"),
     ],
 )
 def test_a_run_trains_on_trees_of_each_rule(tmp_path, rule, reason):
