@@ -117,7 +117,6 @@ OF_NAME = {
     "form": 'How tools are declared: in the system message ("text"), as schemas ("native"), or "both".',
     "frozen": "Keeps what an equal stream of the stage before has learned, and learns nothing.",
     "hidden_size": "The width of its own network's hidden layer.",
-    "leaves": "How many plays may come of one from the start of the task, itself included.",
     "lr": "The learning rate of its own model.",
     "seed": "Decides the initial weights of its own model.",
     "split": "The split whose tasks are drawn.",

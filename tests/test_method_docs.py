@@ -143,6 +143,9 @@ READ = {
     ): "2026-11-27: the authors' codes, vllm_rollout_with_tools.py, that of AEPO as AT2PO's has it",
     ("branching", "random_turns"): "2026-11-27: the authors' code, tree_node.py and generation_ts.py",
     ("branching", "uncertain_turns"): "2026-11-27: the authors' code, vllm_rollout_with_tools_tree_offline.py",
+    ("branching", "balanced_entropy"): "2026-11-28: an account, and the code as AT2PO's authors have it",
+    ("branching", "uncertain_states"): "2026-11-28: the abstracts",
+    ("branching", "expert_decisions"): "2026-11-28: the abstract of CSO, accounts of ATLaS",
     ("stream", "turn_success"): "2026-11-27: the abstract; of the text eq. 3-4 and figure 2, as others quote them",
 }
 UNREAD = {

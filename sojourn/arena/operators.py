@@ -11,10 +11,10 @@ from rich.console import Console
 from sojourn.agents.person import HELP, Terminal
 from sojourn.arena.text_seat import TextReply, TextSeat
 from sojourn.checks.env.play import invent
+from sojourn.envs.expert import expert_action
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.protocols import AgentContext, EnvFamily
 from sojourn.rollout.limits import Limits
-from sojourn.sources.experts import expert_action
 from sojourn.sources.play_abilities import PlayAbilities
 from sojourn.types import Message, Observation, Role, Tool, ToolCall
 

@@ -8,13 +8,14 @@ from typing import Annotated
 
 import numpy as np
 
+from sojourn.branching.budget import TreeBudget
 from sojourn.branching.certainty import sampled_entropy
 from sojourn.branching.rule import BranchPoint, Fork
 from sojourn.config.fields import Range
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entropy:
+class Entropy(TreeBudget):
     """Forks a play before a turn that began less certain than its first turn (ARPO: Dong et al. 2025, arXiv:2507.19849,
     section 3.1, "entropy-based adaptive rollout").
 
@@ -28,7 +29,8 @@ class Entropy:
     the tokens that were sampled, whose mean it is. ARPO's code adds up that of the ten likeliest tokens over the first
     20, and divides the sum by the logarithm of the number of tokens in the vocabulary; it forks after a turn by that
     turn's entropy, when the world has answered. In AEPO's, the penalty is for rounds in a row in which any play of the
-    question forked. Both fill a budget that is not used up with further plays from the start; here it is left.
+    question forked. Both fill a budget that is not used up with further plays from the start; here it is left. How
+    many plays AEPO begins at the start, `balanced_entropy` decides.
     """
 
     width: Annotated[int, Range(2)] = 2
@@ -36,7 +38,6 @@ class Entropy:
     weight: Annotated[float, Range(0)] = 0.2
     tokens: Annotated[int, Range(1)] = 20
     penalty: Annotated[float, Range(0, 1)] = 0.0
-    leaves: Annotated[int, Range(2)] = 8
 
     def __call__(self, point: BranchPoint) -> Sequence[Fork]:
         turns = list(point.turns())

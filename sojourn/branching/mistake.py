@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+from sojourn.branching.budget import TreeBudget
 from sojourn.branching.rule import BranchPoint, Fork
 from sojourn.config.fields import Range
 from sojourn.types import Turn
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mistake:
+class Mistake(TreeBudget):
     """Forks a play that did not succeed, at its end, before its first own turn that went wrong: one that could not be
     read or done (`malformed`), that the world reported an `error` of, or that led back to a state in which the same
     seat had acted before. `width` - 1 branches begin there, each of which may fork again, up to `depth` forks on a
@@ -24,10 +25,9 @@ class Mistake:
 
     width: Annotated[int, Range(2)] = 2
     depth: Annotated[int, Range(1)] = 1
-    leaves: Annotated[int, Range(2)] = 8
 
     def __call__(self, point: BranchPoint) -> Sequence[Fork]:
-        if not point.over or point.forks >= self.depth or any(t.success for t in point.trajectories.values()):
+        if not point.over or point.forks >= self.depth or point.success:
             return ()
         found = self._first(point)
         return () if found is None else (Fork(found[0], self.width - 1, found[1]),)

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+from sojourn.branching.budget import TreeBudget
 from sojourn.branching.rule import BranchPoint, Fork
 from sojourn.config.fields import Range
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomTurns:
+class RandomTurns(TreeBudget):
     """Forks each play at its end, before `count` of its own turns, drawn uniformly with replacement (the expansion of
     Tree-GRPO: Ji et al. 2025, arXiv:2509.21240, section 3.2: M plays are initialised, N nodes of each are sampled and
     one path goes on from each, L times over).
@@ -24,7 +25,6 @@ class RandomTurns:
 
     count: Annotated[int, Range(1)] = 2
     depth: Annotated[int, Range(1)] = 1
-    leaves: Annotated[int, Range(2)] = 8
 
     def __call__(self, point: BranchPoint) -> Sequence[Fork]:
         first = max(point.began, 1)

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+from sojourn.branching.budget import TreeBudget
 from sojourn.branching.certainty import sampled_entropy
 from sojourn.branching.rule import BranchPoint, Fork
 from sojourn.config.fields import Range
 
 
 @dataclass(frozen=True, kw_only=True)
-class UncertainTurns:
+class UncertainTurns(TreeBudget):
     """Forks each play at its end, before each of the `count` own turns at which the policy was least certain (the
     entropy-guided tree expansion of AT2PO: Zong et al. 2026, arXiv:2601.04767).
 
@@ -24,7 +25,6 @@ class UncertainTurns:
 
     count: Annotated[int, Range(1)] = 2
     depth: Annotated[int, Range(1)] = 1
-    leaves: Annotated[int, Range(2)] = 8
 
     def __call__(self, point: BranchPoint) -> Sequence[Fork]:
         if not point.over or point.forks >= self.depth:

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+from sojourn.branching.budget import TreeBudget
 from sojourn.branching.rule import BranchPoint, Fork
 from sojourn.config.fields import Range
 
 
 @dataclass(frozen=True, kw_only=True)
-class Uniform:
+class Uniform(TreeBudget):
     """Forks every play after each `every` turns, up to `depth` times on the way to a leaf: `width` plays go on from
     there, the one that came included. So a play that lasts long enough becomes `width` to the power of `depth` leaves,
     but never more than `leaves`."""
@@ -19,7 +20,6 @@ class Uniform:
     every: Annotated[int, Range(1)] = 2
     width: Annotated[int, Range(2)] = 2
     depth: Annotated[int, Range(1)] = 3
-    leaves: Annotated[int, Range(2)] = 8
 
     def __call__(self, point: BranchPoint) -> Sequence[Fork]:
         if point.over or not point.turn or point.turn % self.every or point.forks >= self.depth:

@@ -9,37 +9,60 @@ from typing import Any
 
 import numpy as np
 
-from sojourn.branching.rule import BranchPoint, Fork
+from sojourn.abilities import env_needs
+from sojourn.branching.rule import BranchPoint, Fork, GroupBranching
 from sojourn.checks import played
 from sojourn.checks.promise import BrokenError, DoubtfulError, Promise, judge_all, require_config
 from sojourn.checks.report import Report
 from sojourn.checks.synthetic import content
-from sojourn.types import Trajectory
+from sojourn.types import Message, Role, Trajectory
 
 ROOM = 7  # further plays that may begin
+OTHER = Message(Role.ASSISTANT, "another action")  # of an expert
+
+
+Asked = tuple[BranchPoint, ...]  # one play, or those that are over after a round
 
 
 @dataclass(frozen=True)
 class Case:
     rule: Any
 
-    def forks(self, point: BranchPoint) -> Sequence[Fork]:
-        return list(copy.deepcopy(self.rule)(replace(point, rng=copy.deepcopy(point.rng))))
+    def forks(self, asked: Asked) -> Sequence[Fork]:
+        rule, own = copy.deepcopy(self.rule), tuple(replace(point, rng=copy.deepcopy(point.rng)) for point in asked)
+        return list(rule(own[0]) if len(own) == 1 else rule.after_round(1, own))
+
+    def asked(self) -> Iterator[Asked]:
+        """Yields what the rule is asked about: made-up plays and, where it looks at groups, groups of them."""
+        for point in points(experts="expert" in env_needs(self.rule)):
+            yield (point,)
+        if isinstance(self.rule, GroupBranching):
+            yield from rounds()
 
 
-def points() -> Iterator[BranchPoint]:
+def points(*, experts: bool = False) -> Iterator[BranchPoint]:
     """Yields made-up plays: before each of their turns and at their end, from the start and as branches, some with
-    turns that went wrong, and some with states that they came to before."""
+    turns that went wrong, and some with states that they came to before; with `experts`, who agree with some turns."""
     rng = np.random.default_rng(0)
     for group in played.groups():
         for whole in group.trajectories:
             for began in {0, len(whole.turns) // 2}:
                 for turn in range(began + (began > 0), len(whole.turns) + 1):
-                    yield _point(whole, turn, began, rng, over=False)
-                yield _point(whole, len(whole.turns), began, rng, over=True)
+                    yield _point(whole, turn, began, rng, over=False, experts=experts)
+                yield _point(whole, len(whole.turns), began, rng, over=True, experts=experts)
 
 
-def _point(whole: Trajectory, count: int, began: int, rng: np.random.Generator, *, over: bool) -> BranchPoint:
+def rounds() -> Iterator[Asked]:
+    """Yields the plays of made-up groups at their ends, in some of the same states, with rewards that differ."""
+    rng = np.random.default_rng(0)
+    for group in played.groups():
+        if len(group.trajectories) > 1:
+            yield tuple(_point(whole, len(whole.turns), 0, rng, over=True) for whole in group.trajectories)
+
+
+def _point(
+    whole: Trajectory, count: int, began: int, rng: np.random.Generator, *, over: bool, experts: bool = False
+) -> BranchPoint:
     wrong = {0: {}, 1: {"malformed": 1.0}, 2: {"error": 1.0}}
     turns = [
         replace(turn, info={**turn.info, **wrong[int(rng.integers(3))], "success": 0.0}, state=f"{rng.integers(2)}")
@@ -47,7 +70,8 @@ def _point(whole: Trajectory, count: int, began: int, rng: np.random.Generator, 
     ]
     so_far = replace(whole, turns=tuple(turns))
     seeded = np.random.default_rng(int(rng.integers(1 << 30)))
-    return BranchPoint({whole.agent: so_far}, (whole.agent,) * count, over, began, int(began > 0), ROOM, seeded)
+    said = tuple(turn.message if turn.message and rng.random() < 0.5 else OTHER for turn in turns) if experts else ()
+    return BranchPoint({whole.agent: so_far}, (whole.agent,) * count, over, began, int(began > 0), ROOM, seeded, said)
 
 
 def check_branching(component: Any) -> Report:
@@ -69,17 +93,20 @@ def _bounded(case: Case) -> str:
 
 
 def _forks(case: Case) -> str:
-    count, made = 0, list(points())
-    for point in made:
-        for fork in case.forks(point):
+    count, made = 0, list(case.asked())
+    for asked in made:
+        for fork in case.forks(asked):
             count += 1
-            _require_own_turn(fork, point)
+            _require_own_turn(fork, asked)
     if not count:
         raise DoubtfulError(f"it forked none of {len(made)} made-up plays")
     return f"{count} times in {len(made)} moments of made-up plays"
 
 
-def _require_own_turn(fork: Fork, point: BranchPoint) -> None:
+def _require_own_turn(fork: Fork, asked: Asked) -> None:
+    if not 0 <= fork.play < len(asked):
+        raise BrokenError(f"it forks play {fork.play} of {len(asked)}: expected a number from 0 on, less than that")
+    point = asked[fork.play]
     last = point.turn - point.over
     if not point.began <= fork.turn <= last:
         raise BrokenError(
@@ -91,8 +118,8 @@ def _require_own_turn(fork: Fork, point: BranchPoint) -> None:
 
 
 def _deterministic(case: Case) -> str:
-    for point in points():
-        if (first := case.forks(point)) != (second := case.forks(point)):
+    for asked in case.asked():
+        if (first := case.forks(asked)) != (second := case.forks(asked)):
             raise BrokenError(
                 f"the same play was forked into {first} and then {second}: draw from point.rng, and keep nothing; a "
                 "resumed run would else play other branches"
@@ -101,10 +128,10 @@ def _deterministic(case: Case) -> str:
 
 
 def _leaves_inputs(case: Case) -> str:
-    for point in points():
-        before = content(point.trajectories)
-        case.forks(point)
-        if content(point.trajectories) != before:
+    for asked in case.asked():
+        before = content([point.trajectories for point in asked])
+        case.forks(asked)
+        if content([point.trajectories for point in asked]) != before:
             raise BrokenError("the trajectories are not what they were before the call: only return forks")
     return "trajectories"
 

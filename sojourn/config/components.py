@@ -65,9 +65,14 @@ COMPONENTS: dict[str, dict[str, str]] = {
     "branching": {
         "uniform": "sojourn.branching.uniform:Uniform",
         "entropy": "sojourn.branching.entropy:Entropy",
+        "balanced_entropy": "sojourn.branching.balanced_entropy:BalancedEntropy",
         "mistake": "sojourn.branching.mistake:Mistake",
         "random_turns": "sojourn.branching.random_turns:RandomTurns",
         "uncertain_turns": "sojourn.branching.uncertain_turns:UncertainTurns",
+        "revisited_states": "sojourn.branching.revisited_states:RevisitedStates",
+        "shared_states": "sojourn.branching.shared_states:SharedStates",
+        "uncertain_states": "sojourn.branching.uncertain_states:UncertainStates",
+        "expert_decisions": "sojourn.branching.expert_decisions:ExpertDecisions",
     },
     "groups": {
         "slots": "sojourn.sources.slots:Slots",

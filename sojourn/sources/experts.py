@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import numpy as np
 
-from sojourn.abilities import Demonstrates, HasExpert, HasNativeActions, has_expert
+from sojourn.abilities import Demonstrates, has_expert
 from sojourn.call_text import action_text
 from sojourn.config.fields import Range
+from sojourn.envs.expert import expert_message
 from sojourn.errors import BudgetError, ConfigError, failure_and_place
 from sojourn.protocols import Agent, Env, Renderer
 from sojourn.rollout.runner import SamplerFor
 from sojourn.sources.agent_trial import require_demonstrable, require_sayable
 from sojourn.sources.context import SourceContext, StageContext, require_imitation
-from sojourn.types import Ending, FloatArray, Group, Message, Prompt, Role, Sample, SamplingParams, Stop, Versions
+from sojourn.types import Ending, FloatArray, Group, Message, Prompt, Sample, SamplingParams, Stop, Versions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,18 +183,3 @@ class ExpertSampler:
 
     async def close(self) -> None:
         """Does nothing: nothing is open."""
-
-
-async def expert_message(env: HasExpert) -> Message:
-    """Returns the next action of the environment's expert in the form in which agents are to act there."""
-    text = await expert_action(env)
-    return env.native_action(text) if isinstance(env, HasNativeActions) else Message(Role.ASSISTANT, text)
-
-
-async def expert_action(env: HasExpert) -> str:
-    """Returns the next action of the environment's scripted expert."""
-    action = env.expert()
-    action = await action if isinstance(action, Awaitable) else action
-    if not isinstance(action, str):
-        raise ConfigError(f"the world's expert() returned {action!r}: expected the next action as text")
-    return action

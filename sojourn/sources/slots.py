@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from sojourn.abilities import LooksAhead, origin_of
+from sojourn.abilities import LooksAhead, env_needs, origin_of
+from sojourn.branching.budget import mean_spent
 from sojourn.branching.rule import Branching
 from sojourn.branching.trees import play_trees
 from sojourn.config.fields import Kind, Range
@@ -60,7 +61,7 @@ class Slots:
 
     With a `branching` rule the `size` episodes are roots: they fork where the rule says, and every branch is an episode
     of the group, which shares the turns before its fork (`sojourn/branching/trees.py`). The metric `branches` counts
-    them.
+    them; `tree_tokens` and `tree_turns` are what a tree sampled and took in the mean, shared turns counted once.
     """
 
     width: Annotated[int, Range(1)] = 8
@@ -113,6 +114,12 @@ class Slots:
                 f"sampling: stage '{stage.name}' needs the logprobs of the distribution that was sampled, so "
                 "top_p = 1, top_k = 0, min_p = 0 and temperature > 0 (evaluation may use its own)"
             )
+        for ability in sorted(env_needs(self.branching)):
+            if without := await stage.plays.lacking(ability):
+                raise ConfigError(
+                    f"stage '{stage.name}': {type(self.branching).__name__} forks plays of environments with "
+                    f"{ability}(), which {without} does not have: define it, or choose another branching rule"
+                )
         if isinstance(stage.agent, LooksAhead) and stage.agent.unsampled:
             require_imitation(stage, f"the agent {type(stage.agent).__name__}, which says listed actions,", "policy")
 
@@ -158,6 +165,7 @@ class LiveSlots:
     _running: dict[int, asyncio.Task[Group]] = field(default_factory=dict)
     _records: defaultdict[int, SlotRecord] = field(default_factory=lambda: defaultdict(SlotRecord))
     _counts: Counter[str] = field(default_factory=Counter)
+    _spent: dict[str, float] = field(default_factory=dict[str, float])  # by the trees of the newest step, in the mean
     _budget: Budget = field(init=False)  # of the newest step
     _horizon: Horizon = field(init=False)
 
@@ -198,6 +206,9 @@ class LiveSlots:
         redrawn = sum(len(self._records[slot].tasks) - 1 for slot in tasks)
         if self.config.forks:
             self._counts.update(branches=sum(e.branch is not None for group in done for e in group.episodes))
+        if self.config.branching is not None:
+            means = np.mean([mean_spent(group) for group in done], axis=0)
+            self._spent = {"tree_tokens": float(means[0]), "tree_turns": float(means[1])}
         for slot in tasks:
             del self._running[slot], self._records[slot]
         if self.config.zero_signal == "keep":
@@ -210,10 +221,10 @@ class LiveSlots:
 
     def metrics(self) -> Mapping[str, float]:
         """Returns, since the last call, how many groups were redrawn, how many slots ended without a signal, and, with
-        a branching rule, how many plays were branches."""
+        a branching rule, how many plays were branches, and what trees have spent."""
         counts, self._counts = self._counts, Counter()
         grown = zip(("horizon_turns", "horizon_tokens"), self._budget, strict=True) if self.config.grows else ()
-        return {name: float(count) for name, count in (*counts.items(), *grown)}
+        return {name: float(count) for name, count in (*counts.items(), *grown, *self._spent.items())}
 
     async def close(self) -> None:
         """Cancels the episodes that are still running."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from sojourn.abilities import Checks, Measured, Mixes, Observes, group_size, max_lag, origin_of
+from sojourn.abilities import Branches, Checks, Measured, Mixes, Observes, group_size, max_lag, origin_of
 from sojourn.config.fields import Kind
 from sojourn.protocols import Source, SourceConfig, Stateful
 from sojourn.rewards.reward_cache import ScoredGroup
@@ -19,7 +19,7 @@ from sojourn.types import Episode, Group, Score
 
 @dataclass(frozen=True, kw_only=True)
 class WrappedSource:
-    """Base of the configs of such sources: width, size, lag and tasks are those of the `base`."""
+    """Base of the configs of such sources: width, size, lag, tasks and whether plays fork are those of the `base`."""
 
     base: Annotated[SourceConfig[SourceContext], Kind("groups")] = field(default_factory=Slots)
 
@@ -38,6 +38,10 @@ class WrappedSource:
     @property
     def size(self) -> int | None:
         return group_size(self.base)
+
+    @property
+    def forks(self) -> bool:
+        return isinstance(self.base, Branches) and self.base.forks
 
     @property
     def max_lag(self) -> int:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from sojourn.abilities import has_expert
 from sojourn.agents.plain import Plain
+from sojourn.envs.expert import expert_message
 from sojourn.errors import ActionError, BudgetError, ConfigError
 from sojourn.protocols import AgentContext, Renderer
 from sojourn.rollout.limits import call_env
-from sojourn.sources.experts import expert_message
 from sojourn.sources.play_abilities import FirstPlay, look_at_first_plays, named
 from sojourn.timeline import Timeline
 from sojourn.train.recipe import Recipe

@@ -14,11 +14,11 @@ from sojourn.arena.lockstep import OperatorTurn
 from sojourn.arena.match import Match, ObservedFamily
 from sojourn.arena.operators import ExpertOperator, RandomOperator, StatelessOperator
 from sojourn.arena.text_seat import TextReply, TextSeat
+from sojourn.envs.expert import expert_action
 from sojourn.envs.toy import Toy
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.protocols import AgentContext
 from sojourn.rollout.limits import Limits
-from sojourn.sources.experts import expert_action
 from sojourn.types import Message, Role, Task
 from sojourn_worlds.matrix import Matrix
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from made import trajectory
 
+from sojourn.branching.balanced_entropy import BalancedEntropy
 from sojourn.branching.entropy import Entropy
 from sojourn.branching.mistake import Mistake
 from sojourn.branching.random_turns import RandomTurns
@@ -81,6 +82,33 @@ def test_entropy_reads_the_first_tokens_of_a_turn():
     assert len(logprobs) > 2
     assert not any(Entropy(probability=0.0, tokens=2)(point(late, seed=seed)) for seed in range(20))
     assert all(Entropy(probability=0.0, tokens=20)(point(late, seed=seed)) for seed in range(20))
+
+
+@pytest.mark.parametrize(
+    ("surprises", "starts"),
+    [
+        ([1.0, 2.0, 4.0], 3),  # 8 sigmoid(0.5 (1 - 3)) = 2.15
+        ([2.0, 2.0, 2.0], 5),  # 8 sigmoid(0) = 4
+        ([3.0, 1.0], 6),  # 8 sigmoid(1) = 5.85
+        ([21.0, 1.0], 8),  # 8 sigmoid(10) = 7.9996
+        ([1.0, 21.0], 2),  # 8 sigmoid(-10) = 0.0004, and one is the least beside the first
+        ([1.0], 5),
+    ],
+)
+def test_balanced_entropy_begins_more_plays_at_the_start_the_less_certain_that_was(surprises, starts):
+    rule = BalancedEntropy(leaves=8)
+    [fork] = rule.after_round(1, [point(of(surprises), over=True)])
+    assert (fork.turn, fork.count, fork.play) == (0, starts - 1, 0)
+    assert rule.after_round(2, [point(of(surprises), over=True)]) == ()
+
+
+def test_balanced_entropy_forks_as_entropy_does_but_not_in_the_first_play():
+    rule, same = BalancedEntropy(penalty=0.5, probability=0.8), Entropy(penalty=0.5, probability=0.8)
+    for seed in range(20):
+        assert rule(point(of([1.0, 1.5]), seed=seed)) == ()
+        for forks in (0, 1):
+            one = rule(point(of([1.0, 1.5]), forks=forks + 1, seed=seed))
+            assert one == same(point(of([1.0, 1.5]), forks=forks, seed=seed))
 
 
 @pytest.mark.parametrize(

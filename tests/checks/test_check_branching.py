@@ -70,6 +70,32 @@ class Never(Sound):
         return []
 
 
+@dataclass(frozen=True)
+class SoundRounds(Sound):
+    """Forks the second play once; the broken ones change one thing."""
+
+    def after_round(self, number, plays):
+        return [Fork(1, 1, "", play=1)] if plays[1].turn > 1 else []
+
+
+@dataclass(frozen=True)
+class NoSuchPlay(SoundRounds):
+    def after_round(self, number, plays):
+        return [Fork(0, 1, "", play=len(plays))]
+
+
+@dataclass(frozen=True)
+class BeyondRounds(SoundRounds):
+    def after_round(self, number, plays):
+        return [Fork(play.turn, 1, "", number) for number, play in enumerate(plays)]
+
+
+@dataclass(frozen=True)
+class AlternatingRounds(SoundRounds):
+    def after_round(self, number, plays):
+        return super().after_round(number, plays) if next(CALLS) % 2 else []
+
+
 @pytest.mark.parametrize(
     ("broken", "promise", "words"),
     [
@@ -78,6 +104,9 @@ class Never(Sound):
         (AtTheEnd(), "it forks plays before their own turns", "whose own turns are"),
         (Nobody(), "it forks plays before their own turns", "into 0 plays"),
         (Alternating(), "it is deterministic", "draw from point.rng"),
+        (NoSuchPlay(), "it forks plays before their own turns", "expected a number from 0 on"),
+        (BeyondRounds(), "it forks plays before their own turns", "before its own turns only"),
+        (AlternatingRounds(), "it is deterministic", "draw from point.rng"),
         (Greedy(), "its inputs are not modified", "only return forks"),
     ],
 )
@@ -89,4 +118,5 @@ def test_a_broken_rule_is_caught(broken, promise, words):
 
 def test_what_is_worth_knowing_is_a_warning():
     assert check_branching(Sound()).passed
+    assert check_branching(SoundRounds()).passed
     assert check_branching(Never())["it forks plays before their own turns"].outcome is Outcome.WARNED

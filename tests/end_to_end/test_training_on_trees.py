@@ -108,6 +108,33 @@ def test_a_run_trains_on_trees_of_uncertain_turns(tmp_path, overrides):
         assert line["trained_tokens"] > 0
 
 
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [
+        ("{name='revisited_states', leaves=4}", "in one state"),
+        ("{name='shared_states', count=2, leaves=4}", "plays were here"),
+        ("{name='uncertain_states', width=3, leaves=8, measure='error'}", "error 0."),
+        ("{name='expert_decisions', leaves=4}", "not as the expert"),
+        ("{name='uniform', every=1, leaves=64, tree_turns=12}", "every 1 turns"),
+        ("{name='balanced_entropy', probability=1, leaves=6}", " nats"),
+    ],
+)
+def test_a_run_trains_on_trees_of_each_rule(tmp_path, rule, reason):
+    made = run(tmp_path / "run", f"stages.rl.groups.branching={rule}", "stages.rl.estimator={name='tree_values'}")
+    with EpisodeStore(made) as store:
+        played = list(store.records("rl"))
+    for line, step in zip(steps(made), (0, 1), strict=True):
+        groups = [record.group for record in played if record.step == step]
+        branches = [e for group in groups for e in group.episodes if e.branch is not None]
+        assert line["branches"] == len(branches)
+        assert all(e.branch.reason.startswith(reason) or reason in e.branch.reason for e in branches)
+        samples = {id(turn.sample): len(turn.sample.tokens) for g in groups for t in g.trajectories for turn in t.turns}
+        roots = sum(len(group.episodes) for group in groups) - len(branches)
+        assert line["tree_tokens"] == pytest.approx(sum(samples.values()) / roots)
+        assert line["tree_turns"] == pytest.approx(len(samples) / roots)
+    assert any(line["branches"] > 0 for line in steps(made))
+
+
 def test_the_same_seed_plays_the_same_trees(tmp_path):
     one, other = (run(tmp_path / name, FORKS) for name in ("one", "other"))
     assert [s["loss"] for s in steps(one)] == [s["loss"] for s in steps(other)]

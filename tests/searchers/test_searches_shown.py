@@ -119,9 +119,17 @@ def test_an_override_adds_a_search_to_the_agent_of_the_recipe(recipe):
         tables(recipe, "agent.name=instructed", "agent.text=hi")
 
 
-def test_plays_that_fork_are_refused_with_an_agent_that_searches(recipe):
+FORKING = "{name='slots', branching={name='uniform'}}"
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [FORKING, f"{{name='purified', base={FORKING}}}", f"{{name='mixed', parts=[{{name='spliced', base={FORKING}}}]}}"],
+    ids=["slots", "wrapped", "mixed and wrapped"],
+)
+def test_plays_that_fork_are_refused_with_an_agent_that_searches(recipe, groups):
     with pytest.raises(ConfigError, match="groups fork the plays of MCTS, which itself"):
-        tables(recipe, "agent.name=mcts", "stages.rl.groups.branching={name='uniform'}")
+        tables(recipe, "agent.name=mcts", f"stages.rl.groups={groups}")
 
 
 def run(*arguments):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sojourn.abilities import HasNativeActions
-from sojourn.sources.experts import expert_message
+from sojourn.envs.expert import expert_message
 from sojourn.types import Message, Role
 from sojourn_worlds.clarify import Clarify
 from sojourn_worlds.python import Python
