@@ -63,6 +63,10 @@ class Reasoned(WrappedSource):
     def size(self) -> None:
         return None
 
+    @property
+    def forks(self) -> bool:
+        return False  # each play is told as a whole
+
     async def check(self, stage: StageContext) -> None:
         await super().check(stage)
         require_one_seat(stage, ORIGIN, "choose another source")

@@ -14,12 +14,14 @@ from made_world import components, stage_of
 from search_worlds import TASK, Digits, Draws, Family
 
 from sojourn.agents.plain import Plain
+from sojourn.branching.uniform import Uniform
 from sojourn.credit.constant import Constant
 from sojourn.errors import ConfigError
 from sojourn.losses.nll import NLL
 from sojourn.losses.ppo import PPO
 from sojourn.sources.reasoned import Reasoned
 from sojourn.sources.segments import SampleReplay
+from sojourn.sources.slots import Slots
 from sojourn.types import Message, Role, Sample, Stop, Versions
 
 THINKING = chatml(thinking=True)
@@ -169,6 +171,18 @@ async def test_it_tells_the_same_thoughts_again():
     plays = ("1 2 0", "2 1 0", "3 1 0")
     one, *_ = await thoughts(*plays)
     assert one == (await thoughts(*plays))[0]
+
+
+async def test_plays_of_a_tree_are_told_one_by_one():
+    source = Reasoned(base=Slots(width=1, size=1, branching=Uniform(every=1, depth=1, leaves=3)))
+    assert source.base.forks
+    assert not source.forks
+    parts = bound(Family(secret="11"), 200)
+    parts.runner.sampler = parts.sampler = Draws(tuple(f"hm\n</think>\n\n{digit}" for digit in "12"))
+    bound_source = source.bind(parts, "rl", 6)
+    groups = [g for step in range(6) for g in await bound_source.take(step)]
+    assert groups
+    assert all(episode.branch is None for group in groups for episode in group.episodes)
 
 
 @pytest.mark.parametrize(
