@@ -13,7 +13,7 @@ The checkpoints of a training that has its figures are deleted, without `--keep`
 
 Seeds 10 to 19 are for reporting alone: what is tuned is tuned on others. The curve of all seeds goes beside the
 figures, that of a recipe as it is into its folder. Of each seed the result has success in every
-evaluation, overall and by tag; `fall`, by how many points the mean of the last five training steps is below that of
+evaluation, overall, by world and by tag; `fall`, by how many points the mean of the last five training steps is below that of
 the best five in a row, of the last stage that plays, where every kind of tasks counts alike; `worse`, the tags whose
 success in the end is below that after the stage `warmup` by more than the interval of either; and `diagnosed`, what
 the diagnosis says of the run, which should be nothing where it learns.
@@ -159,13 +159,17 @@ def fall(plays: Sequence[tuple[int, Sequence[str], float | None]]) -> float | No
 
 
 def outcome(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns success with its 95% interval, overall and by tag."""
+    """Returns success with its 95% interval, overall and by tag; a world is a tag, where there are several."""
 
     def of(statistics: Mapping[str, Any]) -> list[float]:
         success = statistics["success"]
         return [round(success[key], 4) for key in ("mean", "low", "high")]
 
-    return {"success": of(summary["overall"]), "tags": {tag: of(one) for tag, one in summary["tags"].items()}}
+    worlds = summary["envs"] if len(summary["envs"]) > 1 else {}
+    return {
+        "success": of(summary["overall"]),
+        "tags": {tag: of(one) for tag, one in {**worlds, **summary["tags"]}.items()},
+    }
 
 
 def summary(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

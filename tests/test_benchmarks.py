@@ -173,6 +173,13 @@ def test_a_recipe_is_trained_once_and_its_weights_play_anew(tmp_path, capsys):
     assert "figures of another recipe" in capsys.readouterr().err
 
 
+def test_worlds_are_tags_where_there_are_several():
+    of = {"success": {"mean": 0.5, "low": 0.4, "high": 0.6}}
+    summary = {"overall": of, "envs": {"toy": of}, "tags": {"easy": of}}
+    assert list(learning.outcome(summary)["tags"]) == ["easy"]
+    assert list(learning.outcome({**summary, "envs": {"toy": of, "shop": of}})["tags"]) == ["toy", "shop", "easy"]
+
+
 def evaluation(name, **tags):
     return {"name": name, "success": [0.5, 0.4, 0.6], "tags": tags}
 
