@@ -203,7 +203,7 @@ def told(option: Option, config: Reasoned) -> str:
     for turn, after in zip(turns, [*option.turns[1:], None], strict=False):
         action = action_text(turn.message) if turn.message is not None else "something unreadable"
         seen = " ".join(" ".join(message.text for message in after.observed).split()) if after is not None else ""
-        parts.append(f"{action} -> {seen[: config.shown]}" if seen else f"{action} ->")
+        parts.append(f"{action} -> {seen[: config.shown].rstrip('.')}" if seen else f"{action} ->")
     if len(option.turns) <= config.depth:
         parts[-1] += f" {config.succeeds if option.success else config.fails}"
-    return "If " + ", then ".join(parts)
+    return "If " + "; then ".join(parts)

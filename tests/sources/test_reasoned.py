@@ -60,12 +60,12 @@ async def test_a_thought_tells_what_each_action_led_to():
     [[(first, one), (second, two), (third, zero)]] = told
     assert (one, two, zero) == ("1", "2", "0")
     assert sorted(first.splitlines()) == [
-        "If 1 -> said 1, then 2 -> said 12, then 0 -> This succeeds.",
-        "If 2 -> said 2, then 1 -> said 21, then 0 -> This fails.",
+        "If 1 -> said 1; then 2 -> said 12; then 0 -> This succeeds.",
+        "If 2 -> said 2; then 1 -> said 21; then 0 -> This fails.",
         "So: 1",
     ]
     assert first.endswith("\nSo: 1")
-    assert second == "If 2 -> said 12, then 0 -> This succeeds.\nSo: 2"
+    assert second == "If 2 -> said 12; then 0 -> This succeeds.\nSo: 2"
     assert third == "If 0 -> This succeeds.\nSo: 0"
     assert (group.origin, group.task, group.slot) == ("reasoned", TASK, 3)
     assert (score.total, group.trajectories[0].success) == (1.0, True)
@@ -87,10 +87,10 @@ async def test_what_is_trained_was_not_sampled_and_stands_in_the_context_of_the_
 async def test_a_play_is_compared_with_those_that_did_the_same_until_then():
     told, *_ = await thoughts("1 2 0", "1 0 0", "1 2 1")
     [[(first, _), (second, _), (third, _)]] = told
-    assert first == "If 1 -> said 1, then 2 -> said 12, then 0 -> This succeeds.\nSo: 1"
+    assert first == "If 1 -> said 1; then 2 -> said 12; then 0 -> This succeeds.\nSo: 1"
     assert set(second.splitlines()) == {
-        "If 2 -> said 12, then 0 -> This succeeds.",
-        "If 0 -> said 10, then 0 -> This fails.",
+        "If 2 -> said 12; then 0 -> This succeeds.",
+        "If 0 -> said 10; then 0 -> This fails.",
         "So: 2",
     }
     assert set(third.splitlines()) == {"If 0 -> This succeeds.", "If 1 -> This fails.", "So: 0"}
