@@ -12,11 +12,11 @@ half: the best of several evaluations looks better than it is. A killed benchmar
 The checkpoints of a training that has its figures are deleted, without `--keep`: those of SmolLM2 take some 3 GB.
 
 Seeds 10 to 19 are for reporting alone: what is tuned is tuned on others. The curve of all seeds goes beside the
-figures, that of a recipe as it is into its folder. Of each seed the result has success in every
-evaluation, overall, by world and by tag; `fall`, by how many points the mean of the last five training steps is below
-that of the best five in a row, of the last stage that plays, where every kind of tasks counts alike; `worse`, the tags whose
-success in the end is below that after the stage `warmup` by more than the interval of either; and `diagnosed`, what
-the diagnosis says of the run, which should be nothing where it learns.
+figures, that of a recipe as it is into its folder. Of each seed the result has success in every evaluation, overall, by
+world and by tag; `fall`, by how many points the mean of the last five training steps is below that of the best five in
+a row, of the last stage that plays, where every kind of tasks counts alike; `worse`, the tags whose success in the end
+is below that after the stage `warmup` by more than the interval of either; and `diagnosed`, what the diagnosis says of
+the run, which should be nothing where it learns.
 """
 
 from __future__ import annotations
