@@ -42,9 +42,10 @@ def bound(family: Family, max_tokens: int) -> Any:
     return parts
 
 
-async def thoughts(*plays: str, max_tokens: int = 500, family: Family | None = None, **config: Any):
+async def thoughts(*plays: str, max_tokens: int = 500, family: Family | None = None, seed: int = 0, **config: Any):
     """Returns, for each play that is told, its thoughts and actions, with the groups, their scores and the metrics."""
     parts = bound(family or Family(kind=Digits), max_tokens)
+    parts.runner.seed = seed
     samples = {f"p/{number}": [said(word) for word in play.split()] for number, play in enumerate(plays)}
     group = await parts.runner.play_group(
         TASK, 3, len(plays), parts.params, "p", sampler_for=lambda env, label: SampleReplay(samples[label])
@@ -115,6 +116,24 @@ async def test_actions_that_were_tried_twice_are_told_once_and_no_more_than_othe
     alone, *_ = await thoughts(*plays, others=0)
     assert alone[0][0][0].startswith("If 1 -> said 1")
     assert len(alone[0][0][0].splitlines()) == 2
+
+
+async def test_the_action_of_the_play_may_come_first_or_last():
+    told = [(await thoughts("1 2 0", "2 1 0", seed=seed))[0][0][0][0] for seed in range(12)]
+    assert {thought.splitlines()[0].split()[1] for thought in told} == {"1", "2"}
+
+
+class Sentences(Digits):
+    """A world that shows whole sentences."""
+
+    def _shown(self):
+        shown = super()._shown()
+        return replace(shown, messages=(replace(shown.messages[0], text=f"{shown.messages[0].text}. Go on."),))
+
+
+async def test_no_full_stop_stands_before_what_comes_then():
+    [[(first, _), *_]], *_ = await thoughts("1 2 0", family=Family(kind=Sentences))
+    assert first == "If 1 -> said 1. Go on; then 2 -> said 12. Go on; then 0 -> This succeeds.\nSo: 1"
 
 
 async def test_a_thought_without_another_action_may_be_empty():
