@@ -19,10 +19,9 @@ from typing import Any
 
 from machine import write
 
-from sojourn.abilities import Forkable
 from sojourn.checks.env.play import Play, ask_expert
 from sojourn.config.registry import build
-from sojourn.envs.replay_fork import make_forkable
+from sojourn.envs.replay_fork import ReplayForkable, make_forkable
 from sojourn.rollout.world import open_world
 from worlds import fields_of
 
@@ -45,19 +44,19 @@ async def timed(doing: Any, into: list[float]) -> Any:
 async def measure(name: str) -> dict[str, Any]:
     family = build("env", {"name": name, **fields_of(name)}).value
     starts, actions, firsts, others, counts = [], [], [], [], []
-    tasks = family.tasks("test")[:TASKS]
+    own = False
     async with open_world(family):
-        for task in tasks:
+        for task in family.tasks("test")[:TASKS]:
             whole = len((await played(family, task, 300, starts, actions)).actions)
             play = await played(family, task, whole // 2, starts, actions)
             counts.append(whole // 2)
+            own = not isinstance(play.env, ReplayForkable)
             try:
                 for number in range(FORKS):
                     copy = await timed(play.env.fork(), others if number else firsts)
                     await copy.close()
             finally:
                 await play.env.close()
-        own = isinstance(family.make(tasks[0]), Forkable)
     return {
         "fork": "replays" if not own or name in PERFORMED_AGAIN else "copies",
         "start_cold_ms": round(1e3 * starts[0], 2),

@@ -45,7 +45,7 @@ class Spent(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What may come of a play: further plays, and what all of them may spend, this one included."""
+    """Bounds what may come of a play: how many further plays, and what all of them may spend, this one included."""
 
     plays: int
     budget: Spent

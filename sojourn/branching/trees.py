@@ -258,7 +258,8 @@ class _Course:
             return
         point = self._point(over)
         self.end = point if over else None
-        budget = self.left.budget.less(spent(point))
+        used = spent(point)
+        budget = self.left.budget.less(used)
         if not (self.left.plays and budget.some):
             return
         wanted = [fork for fork in self.trees.rule(point) for _ in range(fork.count)][: self.left.plays]
@@ -267,7 +268,7 @@ class _Course:
             return
         plays, sides = self.left.plays - len(wanted), len(wanted) + (not over)
         each = Room(plays // sides, budget.divided(sides))
-        self.left = Room(plays - len(wanted) * each.plays, each.budget.plus(spent(point)))
+        self.left = Room(plays - len(wanted) * each.plays, each.budget.plus(used))
         self.forked += not over
         for fork in wanted:
             await self.begin(fork, each, over=over)

@@ -95,11 +95,10 @@ def _thinks(renderer: Renderer) -> bool:
 
 
 class Option(NamedTuple):
-    """What a play came to from a turn on."""
+    """Holds the turns of a play from one of them on, and whether the play succeeded."""
 
     turns: Sequence[Turn]
     success: bool
-    taken: bool = False
 
 
 @dataclass
@@ -163,14 +162,13 @@ class ReasonedGroups(WrappedGroups):
         """Returns the turn's action behind a thought; an action that could not be read stays as it was said."""
         if turn.message is None:
             return turn.sample
-        options = [Option(play.turns[number:], play.success, taken=True)]
+        options: list[Option] = []
         if others or self.config.everywhere:
-            options += distinct([Option(other.turns[number:], other.success) for other in others], rng)
-        else:
-            options = []
+            tried = [Option(other.turns[number:], other.success) for other in others]
+            options = [Option(play.turns[number:], play.success), *distinct(tried, rng)]
         for count in range(min(len(options), 1 + self.config.others), -1, -1):
-            told = [options[:count][n] for n in rng.permutation(count)]
-            if (tokens := self._encoded(turn.message, told)) is not None:
+            shuffled = [options[n] for n in rng.permutation(count)]
+            if (tokens := self._encoded(turn.message, shuffled)) is not None:
                 self._thoughts, self._options = self._thoughts + 1, self._options + count
                 return Sample(tokens, np.zeros(len(tokens), np.float32), Versions(-1, -1), Stop.END)
         return turn.sample

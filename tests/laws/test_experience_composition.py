@@ -161,7 +161,7 @@ def test_every_source_with_every_loss_trains_or_is_refused(source: str, data: di
                 if why:
                     refused[loss, estimator] = why
                 elif not any(other["losses"] == stage["losses"] for other in stages):
-                    stages.append(stage)  # another estimator would train it the same way
+                    stages.append(stage)  # once: estimators with losses are a law of their own
         assert stages or critic
         assert all(f"stage '{loss}.{e}'" in why or "critic" in why for (loss, e), why in refused.items())
         if stages:

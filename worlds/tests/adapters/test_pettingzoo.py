@@ -15,6 +15,7 @@ SEARCH = {"expert": "pettingzoo_hooks:search", "opponent": "random", "seat": "pl
 BIDS = {"id": "pettingzoo_hooks:Bids"}
 
 
+GAMES = 10
 ONE = TICTACTOE | SEARCH
 
 
@@ -71,9 +72,6 @@ async def test_planes_are_one_table():
     await env.step("player_0", say("3"))
     seen = await env.step("player_1", say("0"))
     assert seen.observation.messages[0].text.splitlines()[-1] == "2 0 0 1 0 0 0"
-
-
-GAMES = 10
 
 
 async def test_one_seat_against_chance_and_against_an_expert():
