@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,6 +19,9 @@ from sojourn.render.auto import Auto
 from sojourn.timeline import Timeline
 
 if TYPE_CHECKING:
+    from sojourn.backends.torch.models.loading import Loaded
+    from sojourn.backends.torch.sampler.engine import Engine
+    from sojourn.backends.torch.trainer.copies import CopyableTrainer
     from sojourn.models.prompt_scorer import PromptScorer
     from sojourn.models.spec import Critic, Model
 
@@ -141,12 +145,17 @@ class Torch:
         timeline: Timeline | None = None,
         critic: Critic | None = None,
     ) -> Opened:
+        loaded = self.load(model, seed)
+        bound = renderer.bind(loaded.tokenizer, loaded.template)
+        engine = self.sampler(loaded, model, bound.stops, timeline)  # before adapters are put into the loaded model
+        trainer = self.trainer(loaded, model, seed, engine.publish, timeline, critic)
+        return Opened(trainer, engine, bound, min(self.max_context, loaded.max_context))
+
+    def load(self, model: Model, seed: int) -> Loaded:
+        """Returns a model in fp32 on the device, with its tokenizer."""
         import torch
 
-        from sojourn.backends.torch.models import loading, lora
-        from sojourn.backends.torch.sampler.engine import Engine
-        from sojourn.backends.torch.trainer.copies import CopyableTrainer
-        from sojourn.backends.torch.trainer.model_passes import ModelPasses
+        from sojourn.backends.torch.models import loading
 
         torch.manual_seed(seed)
         device = device_of(self.device)
@@ -156,14 +165,17 @@ class Torch:
                 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch asks for it
         loaded = loading.load(model.name, "fp32", seed, model.revision)
         loaded.model.to(device)
-        bound = renderer.bind(loaded.tokenizer, loaded.template)
-        context = min(self.max_context, loaded.max_context)
-        dtype = compute_dtype(model.dtype, device)
-        sampled = copy.deepcopy(loaded.model).to(dtype).requires_grad_(False)
-        engine = Engine(
-            sampled,
-            stops=bound.stops,
-            max_context=context,
+        return loaded
+
+    def sampler(self, loaded: Loaded, model: Model, stops: tuple[int, ...], timeline: Timeline | None = None) -> Engine:
+        """Opens an engine on a copy of the weights of a loaded model, whose samples end with any of `stops`."""
+        from sojourn.backends.torch.sampler.engine import Engine
+
+        dtype = compute_dtype(model.dtype, next(loaded.model.parameters()).device)
+        return Engine(
+            copy.deepcopy(loaded.model).to(dtype).requires_grad_(False),
+            stops=stops,
+            max_context=min(self.max_context, loaded.max_context),
             memory_bytes=int(self.memory_gb * 2**30),
             prefill_chunk=self.prefill_chunk,
             max_batch=self.max_batch,
@@ -172,9 +184,28 @@ class Torch:
             decode=loaded.tokenizer.decode,
             timeline=timeline,
         )
+
+    def trainer(
+        self,
+        loaded: Loaded,
+        model: Model,
+        seed: int,
+        send: Callable[[Any, int], Awaitable[None]],
+        timeline: Timeline | None = None,
+        critic: Critic | None = None,
+    ) -> CopyableTrainer:
+        """Opens a trainer of a loaded model itself; `send` is given the weights that it publishes, with a version."""
+        import torch
+
+        from sojourn.backends.torch.models import lora
+        from sojourn.backends.torch.trainer.copies import CopyableTrainer
+        from sojourn.backends.torch.trainer.model_passes import ModelPasses
+
+        device = next(loaded.model.parameters()).device
+        dtype = compute_dtype(model.dtype, device)
         frozen = torch.float32 if self.kernel and device.type == "cpu" else dtype  # the kernel rounds fp32 itself
         trained = loaded.model if model.lora is None else lora.adapted(loaded.model, model.lora, frozen)
-        trainer = CopyableTrainer(
+        return CopyableTrainer(
             ModelPasses(
                 trained,
                 bf16=dtype == torch.bfloat16,
@@ -183,10 +214,9 @@ class Torch:
                 kernel=self.kernel,
                 critic=self._critic(critic, loaded, dtype, frozen, seed) if critic is not None else None,
             ),
-            engine.publish,
+            send,
             timeline=timeline,
         )
-        return Opened(trainer, engine, bound, context)
 
     def check_model(self, name: str, model: Model, policy: Model) -> None:
         """Raises `ModelError` where a model cannot be found, or has another vocabulary than the policy's. Vocabularies
