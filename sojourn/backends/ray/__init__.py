@@ -1,0 +1,1 @@
+"""The Ray backend: samplers, trainer ranks and environment workers as actors of a Ray cluster."""
