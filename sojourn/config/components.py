@@ -201,7 +201,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "dynamics_ratio": "sojourn.streams.dynamics_ratio:DynamicsRatio",
         "information_gain": "sojourn.streams.information_gain:InformationGain",
     },
-    "backend": {"torch": "sojourn.backends.torch.backend:Torch"},
+    "backend": {"torch": "sojourn.backends.torch.backend:Torch", "ray": "sojourn.backends.ray.backend:Ray"},
     "schedule": {
         "constant": "sojourn.schedules:Constant",
         "linear": "sojourn.schedules:Linear",

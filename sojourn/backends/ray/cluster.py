@@ -1,0 +1,203 @@
+"""Starts or joins a Ray cluster, reserves what a run needs of it, and starts actors there."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import sojourn
+from sojourn.errors import ConfigError, InfrastructureError, MissingExtraError
+
+CONNECT_TIMEOUT_S = 5.0
+RESERVE_TIMEOUT_S = 60.0
+EVERYWHERE = ("HF_HUB_OFFLINE", "HF_HOME", "SOJOURN_CACHE", "SOJOURN_CHROMIUM")  # variables that actors get, too
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "OMP_WAIT_POLICY": "passive"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What each of `count` equal actors reserves of a node."""
+
+    what: str  # in messages, such as "sampler"
+    count: int
+    cpus: float
+    gpus: float
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        return {name: amount for name, amount in (("CPU", self.cpus), ("GPU", self.gpus)) if amount}
+
+
+@dataclass(eq=False)
+class Cluster:
+    """A Ray cluster that this process has joined, and the places that are reserved there.
+
+    A cluster that `join` started ends with the last of its `users`, who call `release`.
+    """
+
+    own: bool
+    needs: Sequence[Needs]
+    group: Any  # Ray's placement group, with a bundle for each actor that reserves anything
+    users: int = 0
+
+    @classmethod
+    def join(cls, address: str, needs: Sequence[Needs]) -> Cluster:
+        """Joins the cluster at an address ("auto": the one of this machine), or starts one on this machine for the
+        empty address, which has as many places as are needed, and reserves them. Raises `ConfigError` where that is
+        not possible; nothing is left running then."""
+        ray = imported()
+        own = not ray.is_initialized()
+        if own:
+            _start(ray, address, needs)
+        try:
+            _require(ray, needs)
+            return cls(own=own, needs=needs, group=_reserve(ray, needs))
+        except BaseException:
+            if own:
+                ray.shutdown()
+            raise
+
+    def actor(self, kind: type, needs: Needs, number: int, *arguments: Any, restarts: int = -1) -> Any:
+        """Starts an actor in its place: number `number` of those of `needs`. Ray starts one that died again, up to
+        `restarts` times (-1: always), with the same arguments and without any of its state."""
+        ray = imported()
+        options: dict[str, Any] = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "max_restarts": restarts}
+        if self.group is not None and needs.bundle:
+            strategies = ray.util.scheduling_strategies
+            options["scheduling_strategy"] = strategies.PlacementGroupSchedulingStrategy(
+                self.group, placement_group_bundle_index=self._bundle(needs, number)
+            )
+        options["runtime_env"] = {"env_vars": {**QUIET, **{n: os.environ[n] for n in EVERYWHERE if n in os.environ}}}
+        return ray.remote(kind).options(**options, max_task_retries=0, max_concurrency=100_000).remote(*arguments)
+
+    def _bundle(self, needs: Needs, number: int) -> int:
+        before = [one.count for one in self.needs[: self.needs.index(needs)] if one.bundle]
+        return sum(before) + number
+
+    def hold(self) -> Cluster:
+        """Adds a user."""
+        self.users += 1
+        return self
+
+    def release(self) -> None:
+        """Removes a user; after the last one the places are given back, and a cluster that was started here ends."""
+        self.users -= 1
+        if self.users > 0:
+            return
+        ray = imported()
+        if self.own:
+            ray.shutdown()
+        elif self.group is not None and ray.is_initialized():
+            ray.util.remove_placement_group(self.group)
+
+
+def imported() -> Any:
+    """Returns the module `ray`. Raises `MissingExtraError` where it is not installed."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    try:
+        import ray
+        import ray.util.scheduling_strategies
+    except ImportError:
+        raise MissingExtraError(
+            "backend 'ray' needs the package 'ray', which is not installed: pip install 'sojourn[ray]'"
+        ) from None
+    return ray
+
+
+def _start(ray: Any, address: str, needs: Sequence[Needs]) -> None:
+    """Joins a cluster, or starts one that has room for all that is needed, whatever the number of cores."""
+    settings: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+    if address:
+        _require_answer(address)
+        settings["address"] = address
+    else:
+        cpus = sum(one.count * one.cpus for one in needs)
+        settings["num_cpus"] = max(int(cpus) + 1, os.cpu_count() or 1)
+        os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # it listens to this machine alone
+    try:
+        ray.init(**settings)
+    except Exception as error:  # whatever Ray raises while it connects
+        where = f"at backend.address = '{address}'" if address else "on this machine"
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ConfigError(
+            f"no Ray cluster {where} could be joined ({lines[0][:200]}): start one by `ray start --head`, correct the "
+            "address, or leave backend.address empty, which starts one for the run"
+        ) from error
+
+
+def _require_answer(address: str) -> None:
+    """Raises where nobody answers at an address of the form host:port, on which Ray itself would wait for long."""
+    host, _, port = address.rpartition(":")
+    if not port.isdigit() or not host:
+        return
+    try:
+        socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise ConfigError(
+            f"backend.address = '{address}': nobody answers there ({error}): expected the address of a running Ray "
+            "cluster, as `ray start --head` prints it"
+        ) from None
+
+
+def _require(ray: Any, needs: Sequence[Needs]) -> None:
+    """Raises where the whole cluster has less than is needed."""
+    there = ray.cluster_resources()
+    for name, plural in (("CPU", "CPUs"), ("GPU", "GPUs")):
+        wanted = sum(one.count * one.bundle.get(name, 0.0) for one in needs)
+        if wanted > there.get(name, 0.0):
+            raise ConfigError(
+                f"backend 'ray' needs {wanted:g} {plural} ({_spelled(needs, name)}), but the cluster has "
+                f"{there.get(name, 0.0):g}: add nodes, or lower the counts in backend.samplers, backend.trainer and "
+                "backend.envs"
+            )
+
+
+def _reserve(ray: Any, needs: Sequence[Needs]) -> Any:
+    """Reserves a place for each actor, or raises where others hold the cluster, or no node has room for one."""
+    bundles = [one.bundle for one in needs for _ in range(one.count) if one.bundle]
+    if not bundles:
+        return None
+    group = ray.util.placement_group(bundles, strategy="PACK")
+    ready, _ = ray.wait([group.ready()], timeout=RESERVE_TIMEOUT_S)
+    if ready:
+        return group
+    free: Mapping[str, float] = ray.available_resources()
+    ray.util.remove_placement_group(group)
+    raise ConfigError(
+        f"the Ray cluster had no room for {len(bundles)} actors within {RESERVE_TIMEOUT_S:.0f} s "
+        f"({_spelled(needs, 'CPU')}; free are {free.get('CPU', 0.0):g} CPUs and {free.get('GPU', 0.0):g} GPUs): wait "
+        "until others have ended, add nodes, or lower the counts"
+    )
+
+
+def _spelled(needs: Sequence[Needs], name: str) -> str:
+    parts = [f"{one.count} x {one.bundle[name]:g} for {one.what}" for one in needs if one.bundle.get(name)]
+    return ", ".join(parts)
+
+
+@cache
+def code_digest() -> str:
+    """Returns a digest of Sojourn's own source files, by which a node with other code is told."""
+    root = Path(sojourn.__file__).parent
+    digest = hashlib.blake2b(digest_size=8)
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def require_same_code(found: Mapping[str, str]) -> None:
+    """Raises where any actor, by its name, runs other code of Sojourn than this process."""
+    others = sorted(name for name, digest in found.items() if digest != code_digest())
+    if others:
+        raise InfrastructureError(
+            f"{', '.join(others)}: the nodes have another version of Sojourn's code than the driver (digest "
+            f"{found[others[0]]}, expected {code_digest()}): install the same version on all nodes"
+        )

@@ -1,0 +1,69 @@
+"""The actor that samples: our engine in a process of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from sojourn import threads
+from sojourn.backends.ray.cluster import code_digest
+from sojourn.types import FloatArray, Prompt, Sample, SamplingParams
+
+if TYPE_CHECKING:
+    from sojourn.backends.ray.packed_weights import PackedWeights
+    from sojourn.backends.torch.backend import Torch
+    from sojourn.backends.torch.sampler.engine import Engine, EngineStats
+    from sojourn.models.spec import Model
+
+
+class StaleWeightsError(Exception):
+    """A replica has older weights than a request asks for: it was started anew."""
+
+
+class OpenedSampler(NamedTuple):
+    """What a replica says of itself."""
+
+    max_context: int
+    code: str
+
+
+class SamplerActor:
+    """Samples with the engine of the torch backend, which `open` loads with the weights that a run begins with.
+
+    Every request names the version of weights that it needs at least, so that a replica that died and was started anew
+    answers none by the weights that it was opened with.
+    """
+
+    def __init__(self, backend: Torch, model: Model, seed: int, stops: tuple[int, ...], cpus: float) -> None:
+        self._backend, self._model, self._seed, self._stops, self._cpus = backend, model, seed, stops, cpus
+        self._engine: Engine | None = None
+
+    async def open(self) -> OpenedSampler:
+        """Loads the model, unless that is done."""
+        if self._engine is None:
+            threads.prepare(max(int(self._cpus), 1))
+            loaded = self._backend.load(self._model, self._seed)
+            self._engine = self._backend.sampler(loaded, self._model, self._stops)
+        return OpenedSampler(self._engine.max_context, code_digest())
+
+    async def sample(self, prompt: Prompt, params: SamplingParams, version: int) -> Sample:
+        return await self._of(version).sample(prompt, params)
+
+    async def score(self, prompt: Prompt, version: int) -> FloatArray:
+        return await self._of(version).score(prompt)
+
+    async def load(self, weights: PackedWeights, version: int) -> None:
+        """Replaces the weights between two steps of the engine."""
+        await self.open()
+        await self._of(0).publish(weights.unpack(), version)
+
+    async def forget(self) -> None:
+        await self._of(0).forget()
+
+    async def stats(self) -> EngineStats:
+        return self._of(0).stats()
+
+    def _of(self, version: int) -> Engine:
+        if self._engine is None or self._engine.version < version:
+            own = "no weights" if self._engine is None else f"weights of version {self._engine.version}"
+            raise StaleWeightsError(f"it has {own}, but {version} is asked for")
+        return self._engine

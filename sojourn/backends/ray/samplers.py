@@ -1,0 +1,250 @@
+"""Samples with several replicas of a sampler, which come and go; a request goes where its prefix is cached."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from sojourn.backends.ray.cluster import Cluster, imported
+from sojourn.backends.ray.sampler_actor import StaleWeightsError
+from sojourn.backends.torch.sampler.engine import EngineStats
+from sojourn.errors import InfrastructureError
+from sojourn.timeline import Timeline
+from sojourn.types import FloatArray, IntArray, Prompt, Sample, SamplingParams
+
+log = logging.getLogger(__name__)
+BLOCK = 64  # tokens; prefixes are known by whole blocks
+KNOWN_BLOCKS = 100_000  # of each replica, the newest ones
+RETRY_S, SLOWEST_RETRY_S = 0.1, 5.0
+EXCESS = 8  # by how many requests more than twice the least a replica may have before a request leaves its prefix
+
+
+@dataclass(eq=False)
+class Replica:
+    """One replica as the driver sees it: its actor, which weights it has, how many requests it computes."""
+
+    name: str
+    actor: Any
+    version: int = -1  # of its weights; -1 where that is unknown, as it is being loaded or is down
+    running: int = 0
+    failures: int = 0
+    before: EngineStats = field(default_factory=EngineStats)
+    blocks: OrderedDict[bytes, None] = field(default_factory=OrderedDict[bytes, None])
+    loading: asyncio.Task[None] | None = None
+
+    def remember(self, keys: Sequence[bytes]) -> None:
+        for key in keys:
+            self.blocks[key] = None
+            self.blocks.move_to_end(key)
+        while len(self.blocks) > KNOWN_BLOCKS:
+            self.blocks.popitem(last=False)
+
+    def known(self, keys: Sequence[bytes]) -> int:
+        """Returns how many blocks of a prompt, from its beginning on, the replica has seen."""
+        return next((n for n, key in enumerate(keys) if key not in self.blocks), len(keys))
+
+
+class ReplicatedSampler:
+    """Samples with replicas (`protocols.Sampler`); each sample is what any of them would return, as its seed decides.
+
+    `publish` returns at once, and every replica fetches the newest weights by itself; a request waits until its replica
+    has them. A replica that fails is loaded anew while the others go on, and its requests are asked again elsewhere.
+    Where none is left for `patience_s` seconds, requests fail with an `InfrastructureError`.
+    """
+
+    def __init__(
+        self,
+        actors: Sequence[Any],
+        cluster: Cluster,
+        *,
+        max_context: int,
+        timeline: Timeline | None = None,
+        patience_s: float = 120.0,
+    ) -> None:
+        self.replicas = [Replica(f"sampler {number}", actor, version=0) for number, actor in enumerate(actors)]
+        self.max_context = max_context
+        self._cluster, self._timeline, self._patience_s = cluster.hold(), timeline or Timeline(), patience_s
+        self._version, self._weights = 0, None
+        self._changed = asyncio.Event()  # replaced whenever a replica becomes ready or fails
+        self._moved = self._asked_again = 0
+        self._closed = False
+        ray = imported()
+        self._lost = (ray.exceptions.RayActorError, ray.exceptions.ActorUnavailableError, StaleWeightsError)
+        self._raised = ray.exceptions.RayTaskError
+
+    async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
+        keys = _block_keys(prompt.tokens)
+        sample: Sample = await self._ask(keys, lambda actor, version: actor.sample.remote(prompt, params, version))
+        self._remember(_block_keys(np.concatenate([prompt.tokens, sample.tokens])))
+        return _own(sample)
+
+    async def score(self, prompt: Prompt) -> FloatArray:
+        return await self._ask(_block_keys(prompt.tokens), lambda actor, version: actor.score.remote(prompt, version))
+
+    async def publish(self, weights: Any, version: int) -> None:
+        """Takes a reference to packed weights in Ray's object store, which replicas fetch now; later requests are
+        answered by them."""
+        self._version, self._weights = version, weights
+        for replica in self.replicas:
+            self._refresh(replica)
+
+    async def forget(self) -> None:
+        """Empties the caches of all replicas that are up; one that is loaded has an empty cache anyway."""
+        await self._ready()
+        await asyncio.gather(*(replica.actor.forget.remote() for replica in self._current()), return_exceptions=True)
+        for replica in self.replicas:
+            replica.blocks.clear()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        ray = imported()
+        tasks = [replica.loading for replica in self.replicas if replica.loading is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for replica in self.replicas:
+            ray.kill(replica.actor)
+        self._cluster.release()
+
+    def metrics(self) -> dict[str, float]:
+        """Returns the engines' metrics together, since the last call, and how many requests left the replica that has
+        their prefix, were asked again, and how many replicas are up."""
+        ray = imported()
+        since, before = EngineStats(), EngineStats()
+        for replica in self.replicas:
+            try:
+                found: EngineStats = ray.get(replica.actor.stats.remote(), timeout=1.0)
+            except (*self._lost, ray.exceptions.GetTimeoutError):
+                continue
+            if found.steps < replica.before.steps:  # it was started anew
+                replica.before = EngineStats()
+            since, before, replica.before = _added(since, found), _added(before, replica.before), found
+        moved, again, self._moved, self._asked_again = self._moved, self._asked_again, 0, 0
+        up = sum(replica.version >= 0 for replica in self.replicas)
+        return {**since.metrics(before), "sampler_moved": moved, "sampler_asked_again": again, "samplers_up": up}
+
+    # -- which replica answers
+
+    async def _ask(self, keys: Sequence[bytes], call: Callable[[Any, int], Any]) -> Any:
+        """Asks a replica, and another one where it is lost."""
+        with self._timeline.during("sample"):
+            while True:
+                replica = await self._choose(keys)
+                replica.running += 1
+                replica.remember(keys)
+                answer = call(replica.actor, self._version)
+                try:
+                    return await answer
+                except asyncio.CancelledError:
+                    imported().cancel(answer)
+                    raise
+                except self._lost as error:
+                    self._fail(replica, error)
+                    self._asked_again += 1
+                except self._raised as error:
+                    if not isinstance(error.cause, StaleWeightsError):
+                        raise error.cause from None
+                    self._fail(replica, error.cause)
+                    self._asked_again += 1
+                finally:
+                    replica.running -= 1
+
+    async def _choose(self, keys: Sequence[bytes]) -> Replica:
+        """Returns the replica that has seen most of the prompt, unless it has far more to do than the least busy."""
+        await self._ready()
+        current = self._current()
+        least = min(current, key=lambda replica: replica.running)
+        best = max(current, key=lambda replica: replica.known(keys))
+        if not best.known(keys):
+            return least
+        if best.running > 2 * least.running + EXCESS:
+            self._moved += 1
+            return least
+        return best
+
+    def _current(self) -> list[Replica]:
+        return [replica for replica in self.replicas if replica.version == self._version]
+
+    async def _ready(self) -> None:
+        """Waits until a replica has the newest weights."""
+        deadline = asyncio.get_running_loop().time() + self._patience_s
+        while not self._current():
+            if self._closed:
+                raise InfrastructureError("the samplers are closed: open them again")
+            left = deadline - asyncio.get_running_loop().time()
+            try:
+                await asyncio.wait_for(self._changed.wait(), max(left, 0.0))
+            except TimeoutError:
+                raise InfrastructureError(
+                    f"none of {len(self.replicas)} samplers had weights of version {self._version} for "
+                    f"{self._patience_s:g} s: see whether their nodes are up (`ray status`), then go on by --resume"
+                ) from None
+
+    def _remember(self, keys: Sequence[bytes]) -> None:
+        """Notes what was sampled with the replica that has seen its prompt."""
+        if keys:
+            max(self.replicas, key=lambda replica: replica.known(keys)).remember(keys)
+
+    # -- replicas that fail, and weights
+
+    def _fail(self, replica: Replica, error: Exception) -> None:
+        if replica.version >= 0:
+            log.warning("%s is lost (%s), and is loaded anew", replica.name, type(error).__name__)
+            replica.version, replica.failures = -1, replica.failures + 1
+            replica.blocks.clear()
+            self._refresh(replica)
+
+    def _refresh(self, replica: Replica) -> None:
+        """Has a replica fetch the newest weights, unless it does so already."""
+        if not self._closed and (replica.loading is None or replica.loading.done()):
+            replica.loading = asyncio.get_running_loop().create_task(self._load(replica))
+
+    async def _load(self, replica: Replica) -> None:
+        """Loads the newest weights into a replica, again and again while it is down, or newer ones have come."""
+        pause = RETRY_S
+        while replica.version != self._version:
+            version, weights = self._version, self._weights
+            try:
+                if weights is None:
+                    await replica.actor.open.remote()
+                else:
+                    await replica.actor.load.remote(weights, version)
+            except (*self._lost, self._raised) as error:
+                log.debug("%s cannot be loaded yet: %s", replica.name, error)
+                replica.version = -1
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, SLOWEST_RETRY_S)
+                continue
+            replica.blocks.clear()
+            replica.version = version
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+
+def _block_keys(tokens: IntArray) -> list[bytes]:
+    """Returns a key for each whole block of tokens, which depends on all tokens up to its end."""
+    data, size = np.ascontiguousarray(tokens, dtype=np.int32).tobytes(), 4 * BLOCK
+    digest, keys = hashlib.blake2b(digest_size=8), []
+    for start in range(0, len(data) - size + 1, size):
+        digest.update(data[start : start + size])
+        keys.append(digest.copy().digest())
+    return keys
+
+
+def _own(sample: Sample) -> Sample:
+    """Returns a sample whose arrays belong to this process: Ray hands out read-only ones, which torch warns of."""
+    allowed = sample.allowed and tuple(None if ids is None else ids.copy() for ids in sample.allowed)
+    return replace(sample, tokens=sample.tokens.copy(), logprobs=sample.logprobs.copy(), allowed=allowed)
+
+
+def _added(one: EngineStats, other: EngineStats) -> EngineStats:
+    return EngineStats(**{f.name: getattr(one, f.name) + getattr(other, f.name) for f in fields(EngineStats)})
