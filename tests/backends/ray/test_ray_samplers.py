@@ -4,15 +4,18 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from sojourn.backends.ray.backend import Ray, Samplers
+from sojourn.backends.ray.cluster import Cluster
 from sojourn.backends.ray.packed_weights import pack
+from sojourn.backends.ray.sampler_actor import SamplerActor, StaleWeightsError
 from sojourn.backends.ray.samplers import BLOCK, ReplicatedSampler
 from sojourn.errors import BudgetError, InfrastructureError
 from sojourn.models.spec import Model
@@ -27,6 +30,7 @@ SEEDS = range(12)
 
 @asynccontextmanager
 async def opened(backend: Ray = TINY) -> AsyncIterator[tuple[Opened, ReplicatedSampler]]:
+    """Opens a backend of its own, for tests that kill a replica or look at a run's end."""
     found = backend.open(MODEL, Auto(), seed=3)
     assert isinstance(found.sampler, ReplicatedSampler)
     try:
@@ -34,6 +38,52 @@ async def opened(backend: Ray = TINY) -> AsyncIterator[tuple[Opened, ReplicatedS
     finally:
         await found.sampler.close()
         found.trainer.close()
+
+
+class Shared(NamedTuple):
+    """Two replicas that several tests use one after another, and the weights that they begin with."""
+
+    ray: Any
+    cluster: Cluster
+    actors: list[Any]
+    weights: Any
+    stops: tuple[int, ...]
+
+
+@pytest.fixture(scope="module")
+def shared(cluster) -> Iterator[Shared]:
+    [needs] = TINY.needs
+    joined, loaded = Cluster.join("", [needs]).hold(), TINY.load(MODEL, 3)
+    stops = tuple(Auto().bind(loaded.tokenizer, loaded.template).stops)
+    actors = [joined.actor(SamplerActor, needs, number, TINY, MODEL, 3, stops, 1) for number in range(needs.count)]
+    assert all(said.max_context == TINY.max_context for said in cluster.get([actor.open.remote() for actor in actors]))
+    yield Shared(cluster, joined, actors, loaded.model.state_dict(), stops)
+    for actor in actors:
+        cluster.kill(actor)
+    joined.release()
+
+
+@pytest.fixture
+async def sampler(shared: Shared) -> ReplicatedSampler:
+    begun = shared.ray.put(pack(shared.weights.items()))
+    await asyncio.gather(*(actor.load.remote(begun, 0) for actor in shared.actors))
+    return ReplicatedSampler(shared.actors, shared.cluster, max_context=TINY.max_context)
+
+
+async def alone(shared: Shared, weights: Mapping[str, Any] | None = None) -> list[Sample]:
+    """Returns what one engine in this process samples, after given weights were published to it."""
+    engine = TINY.sampler(TINY.load(MODEL, 3), MODEL, shared.stops)
+    try:
+        if weights is not None:
+            await engine.publish(iter(weights.items()), 1)
+        return await sampled(engine)
+    finally:
+        await engine.close()
+
+
+def changed(weights: Mapping[str, Any], by: float = 0.05) -> dict[str, Any]:
+    """Returns other weights."""
+    return {name: w + by * (w * 0 + 1).flatten().cumsum(0).sin().view(w.shape) for name, w in weights.items()}
 
 
 def prompt(number: int, length: int = 2 * BLOCK + 5) -> Prompt:
@@ -60,6 +110,12 @@ def pid(ray: Any, actor: Any) -> int:
     return ray.get(actor.__ray_call__.remote(lambda self: os.getpid()))
 
 
+async def a_moment() -> None:
+    """Lets requests that were made be sent, and no answer come."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
 async def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
@@ -67,100 +123,77 @@ async def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
         await asyncio.sleep(0.05)
 
 
-async def alone(weights: list[Any] | None = None) -> list[Sample]:
-    """Returns what one engine in this process samples, after given weights were published to it."""
-    loaded = TINY.load(MODEL, 3)
-    engine = TINY.sampler(loaded, MODEL, (loaded.tokenizer.convert_tokens_to_ids("<|im_end|>"),))
-    try:
-        if weights is not None:
-            await engine.publish(iter(weights), 1)
-        return await sampled(engine)
-    finally:
-        await engine.close()
+async def test_samples_are_those_of_one_engine(shared, sampler):
+    assert same(await sampled(sampler), await alone(shared))
+    shares = [(await actor.stats.remote()).requests for actor in shared.actors]
+    assert min(shares) > 0  # both took part
 
 
-def changed(found: Opened) -> list[Any]:
-    """Changes the trainer's weights, and returns those."""
-    import torch
-
-    trainer: Any = found.trainer
-    with torch.no_grad():
-        for parameter in trainer.model.parameters():
-            parameter.add_(0.05 * torch.ones_like(parameter).cumsum(0).sin())
-    return [(name, tensor.detach().clone()) for name, tensor in trainer.model.named_parameters()]
+async def test_scores_are_those_of_one_engine(shared, sampler):
+    engine = TINY.sampler(TINY.load(MODEL, 3), MODEL, shared.stops)
+    expected = await engine.score(prompt(1))
+    await engine.close()
+    assert np.array_equal(await sampler.score(prompt(1)), expected)
 
 
-async def test_samples_are_those_of_one_engine(cluster):
-    async with opened() as (_, sampler):
-        found = await sampled(sampler)
-        assert same(found, await alone())
-        assert {replica.version for replica in sampler.replicas} == {0}
-        shares = [(await replica.actor.stats.remote()).requests for replica in sampler.replicas]
-        assert min(shares) > 0  # both took part
+async def test_a_request_goes_where_its_prefix_is_cached(sampler):
+    busy = asyncio.ensure_future(sampler.sample(prompt(5), params(5, 300)))
+    await a_moment()
+    assert sampler.replicas[0].running == 1
+    first = await sampler.sample(prompt(0), params(0))  # by the second, which has nothing to do
+    await busy
+    longer = np.concatenate([prompt(0).tokens, first.tokens, prompt(9, 2 * BLOCK).tokens])
+    sampler.metrics()
+    await sampler.sample(Prompt(longer), params(1))
+    assert sampler.metrics()["sampler_prefill_tokens"] < len(longer) - 2 * BLOCK + 1  # the other one needs all
 
 
-async def test_scores_are_those_of_one_engine(cluster):
-    async with opened() as (_, sampler):
-        loaded = TINY.load(MODEL, 3)
-        engine = TINY.sampler(loaded, MODEL, ())
-        expected = await engine.score(prompt(1))
-        await engine.close()
-        assert np.array_equal(await sampler.score(prompt(1)), expected)
+async def test_a_replica_with_far_more_to_do_is_left(sampler):
+    await sampler.sample(prompt(0), params(0))
+    await asyncio.gather(*(sampler.sample(prompt(0), params(n, 64)) for n in range(40)))
+    metrics = sampler.metrics()
+    assert metrics["sampler_moved"] > 0
+    assert metrics["samplers_up"] == 2
 
 
-async def test_a_request_goes_where_its_prefix_is_cached(cluster):
-    async with opened() as (_, sampler):
-        first = await sampler.sample(prompt(0), params(0))
-        others = await asyncio.gather(*(sampler.sample(prompt(n), params(n)) for n in range(1, 4)))
-        assert len(others) == 3
-        longer = np.concatenate([prompt(0).tokens, first.tokens, prompt(9, 2 * BLOCK).tokens])
-        sampler.metrics()
-        await sampler.sample(Prompt(longer), params(1))
-        assert sampler.metrics()["sampler_prefill_tokens"] < len(longer) - 2 * BLOCK + 1  # the other replica needs all
+async def test_new_weights_answer_every_later_request(shared, sampler):
+    before = await sampled(sampler)
+    weights = changed(shared.weights)
+    await sampler.publish(shared.ray.put(pack(weights.items())), 1)
+    after = await sampled(sampler)
+    assert same(after, await alone(shared, weights))
+    assert not same(after, before)
+    assert all(sample.versions == (1, 1) for sample in after)
 
 
-async def test_a_replica_with_far_more_to_do_is_left(cluster):
-    async with opened() as (_, sampler):
-        await sampler.sample(prompt(0), params(0))
-        await asyncio.gather(*(sampler.sample(prompt(0), params(n, 64)) for n in range(40)))
-        metrics = sampler.metrics()
-        assert metrics["sampler_moved"] > 0
-        assert metrics["samplers_up"] == 2
+async def test_publishing_loses_no_request(shared, sampler):
+    running = asyncio.ensure_future(sampled(sampler, 24, 64))
+    await a_moment()
+    assert all(replica.running for replica in sampler.replicas)
+    for version in (1, 2, 3):
+        await sampler.publish(shared.ray.put(pack(changed(shared.weights, version / 50).items())), version)
+    samples = await running
+    assert len(samples) == 24
+    assert all(sample.versions.oldest <= sample.versions.newest <= 3 for sample in samples)
+    assert (await sampler.sample(prompt(0), params(0))).versions == (3, 3)
 
 
-async def test_new_weights_answer_every_later_request(cluster):
+async def test_weights_come_in_between_opening_and_answering(shared, sampler):
+    """A replica that was started anew, and has opened its model, has not the weights that are asked for."""
+    with pytest.raises(shared.ray.exceptions.RayTaskError) as caught:
+        await shared.actors[0].sample.remote(prompt(0), params(0), 1)
+    assert isinstance(caught.value.cause, StaleWeightsError)
+
+
+async def test_a_killed_replica_changes_no_sample(cluster, shared):
     async with opened() as (found, sampler):
-        before = await sampled(sampler)
-        weights = changed(found)
         assert await found.trainer.publish() == 1
-        after = await sampled(sampler)
-        assert same(after, await alone(weights))
-        assert not same(after, before)
-        assert all(sample.versions == (1, 1) for sample in after)
-
-
-async def test_publishing_loses_no_request(cluster):
-    async with opened() as (found, sampler):
-        running = asyncio.ensure_future(sampled(sampler, 24, 64))
-        await until(lambda: any(replica.running for replica in sampler.replicas))
-        for _ in range(3):
-            changed(found)
-            await found.trainer.publish()
-        samples = await running
-        assert len(samples) == 24
-        assert all(sample.versions.oldest <= sample.versions.newest <= 3 for sample in samples)
-        assert (await sampler.sample(prompt(0), params(0))).versions == (3, 3)
-
-
-async def test_a_killed_replica_changes_no_sample(cluster):
-    async with opened() as (found, sampler):
-        weights = changed(found)
-        await found.trainer.publish()
-        expected = await alone(weights)
+        expected = await alone(shared)
         victim = sampler.replicas[0]
         process = pid(cluster, victim.actor)
         running = asyncio.ensure_future(sampled(sampler))
-        await until(lambda: victim.running > 0)
+        await a_moment()
+        assert victim.running > 0
         os.kill(process, signal.SIGKILL)
         assert same(await running, expected)
         assert same(await sampled(sampler), expected)
@@ -169,32 +202,11 @@ async def test_a_killed_replica_changes_no_sample(cluster):
         assert same(await sampled(sampler), expected)
         assert victim.failures == 1
         assert sampler.metrics()["sampler_asked_again"] > 0
-
-
-async def test_a_replica_that_came_back_answers_nothing_by_old_weights(cluster):
-    from sojourn.backends.ray.sampler_actor import StaleWeightsError
-
-    async with opened() as (found, sampler):
-        await found.trainer.publish()
-        victim = sampler.replicas[0]
-        await until(lambda: victim.version == 1)
-        os.kill(pid(cluster, victim.actor), signal.SIGKILL)
-
-        async def answered() -> BaseException:
-            while True:
-                try:
-                    await victim.actor.sample.remote(prompt(0), params(0), 1)
-                except cluster.exceptions.RayTaskError as error:
-                    return error.cause
-                except cluster.exceptions.RayActorError:
-                    await asyncio.sleep(0.05)
-
-        assert isinstance(await asyncio.wait_for(answered(), 60), StaleWeightsError)
+        processes = [pid(cluster, replica.actor) for replica in sampler.replicas]
+    await until(lambda: not any(os.path.exists(f"/proc/{process}") for process in processes))
 
 
 async def test_without_any_replica_requests_fail_in_one_sentence(cluster):
-    from dataclasses import replace
-
     async with opened(replace(TINY, patience_s=0.5)) as (_, sampler):
         for one in sampler.replicas:
             cluster.kill(one.actor)  # for good
@@ -202,32 +214,29 @@ async def test_without_any_replica_requests_fail_in_one_sentence(cluster):
             await sampler.sample(prompt(0), params(0))
 
 
-async def test_errors_of_a_replica_are_the_engines(cluster):
-    async with opened() as (_, sampler):
-        with pytest.raises(BudgetError, match=r"exceed the 512 of a context"):
-            await sampler.sample(prompt(0, 512), params(0))
-        assert all(replica.failures == 0 for replica in sampler.replicas)
+async def test_errors_of_a_replica_are_the_engines(sampler):
+    with pytest.raises(BudgetError, match=r"exceed the 512 of a context"):
+        await sampler.sample(prompt(0, 512), params(0))
+    assert all(replica.failures == 0 for replica in sampler.replicas)
 
 
-async def test_a_cancelled_request_is_not_computed_further(cluster):
-    async with opened() as (_, sampler):
-        running = asyncio.ensure_future(sampler.sample(prompt(0, 8), params(0, 500)))
-        await until(lambda: any(replica.running for replica in sampler.replicas))
-        await asyncio.sleep(0.1)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        before = [(await replica.actor.stats.remote()).rows for replica in sampler.replicas]
-        await asyncio.sleep(0.5)
-        after = [(await replica.actor.stats.remote()).rows for replica in sampler.replicas]
-        assert max(b - a for a, b in zip(before, after, strict=True)) <= 2
-        assert all(replica.running == 0 for replica in sampler.replicas)
+async def test_a_cancelled_request_is_not_computed_further(sampler):
+    async def rows() -> int:
+        return sum([(await replica.actor.stats.remote()).rows for replica in sampler.replicas])
 
-
-async def test_closing_ends_every_process(cluster):
-    async with opened() as (_, sampler):
-        processes = [pid(cluster, replica.actor) for replica in sampler.replicas]
-    await until(lambda: not any(os.path.exists(f"/proc/{process}") for process in processes))
+    begun = await rows()
+    running = asyncio.gather(*(sampler.sample(prompt(n, 8), params(n, 500)) for n in range(16)), return_exceptions=True)
+    for _ in range(1000):
+        if await rows() > begun:
+            break
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await asyncio.sleep(0.2)
+    before = await rows()
+    await asyncio.sleep(0.3)
+    assert before == await rows() < begun + 16 * 500
+    assert all(replica.running == 0 for replica in sampler.replicas)
 
 
 def test_packed_weights_are_the_weights():
