@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import signal
 import socket
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -122,6 +124,7 @@ def _start(ray: Any, address: str, needs: Sequence[Needs]) -> None:
         cpus = sum(one.count * one.cpus for one in needs)
         settings["num_cpus"] = max(int(cpus) + 1, os.cpu_count() or 1)
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # it listens to this machine alone
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         ray.init(**settings)
     except Exception as error:  # whatever Ray raises while it connects
@@ -131,6 +134,10 @@ def _start(ray: Any, address: str, needs: Sequence[Needs]) -> None:
             f"no Ray cluster {where} could be joined ({lines[0][:200]}): start one by `ray start --head`, correct the "
             "address, or leave backend.address empty, which starts one for the run"
         ) from error
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():  # Ray's own would end a run without its last words
+                signal.signal(number, handler)
 
 
 def _require_answer(address: str) -> None:

@@ -215,8 +215,11 @@ async def test_without_any_replica_requests_fail_in_one_sentence(cluster):
 
 
 async def test_errors_of_a_replica_are_the_engines(sampler):
-    with pytest.raises(BudgetError, match=r"exceed the 512 of a context"):
+    with pytest.raises(
+        BudgetError, match=r"^a prompt of 512 tokens and 16 to sample exceed the 512 of a context"
+    ) as caught:
         await sampler.sample(prompt(0, 512), params(0))
+    assert type(caught.value) is BudgetError  # and no error of Ray's with a traceback in its text
     assert all(replica.failures == 0 for replica in sampler.replicas)
 
 

@@ -1,0 +1,123 @@
+"""Joining a cluster: what cannot be had is said in one sentence before anything is loaded, and nothing is left."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from sojourn.backends.ray.backend import Ray, Samplers
+from sojourn.backends.ray.cluster import Cluster, Needs, code_digest, require_same_code
+from sojourn.config.registry import build
+from sojourn.errors import ConfigError, InfrastructureError, MissingExtraError
+from sojourn.models.spec import Model
+
+ROOT = Path(__file__).parents[3]
+ONE = Needs(what="samplers", count=1, cpus=1, gpus=0)
+RECIPE = """
+name = "scaled"
+model = { name = "tiny:layers=1,hidden=64", dtype = "fp32" }
+env = { name = "toy", rooms = 2, side_rooms = 0, doors = 0, decoys = 0, choices = true }
+agent = { name = "plain", choices = true }
+backend = { name = "ray", max_context = 1024, samplers = { replicas = 2 } }
+evaluation = { tasks = 4 }
+[[stages]]
+name = "rl"
+steps = 2000
+groups = { name = "slots", width = 2, size = 4 }
+estimator = { name = "grpo" }
+losses = [{ name = "ppo" }]
+"""
+
+
+def test_more_than_the_cluster_has_is_refused(cluster):
+    needs = [Needs(what="samplers", count=3, cpus=4, gpus=0), ONE]
+    with pytest.raises(ConfigError, match=r"needs 13 CPUs \(3 x 4 for samplers, 1 x 1 for samplers\), but the cluster"):
+        Cluster.join("", needs)
+    with pytest.raises(ConfigError, match=r"needs 2 GPUs \(2 x 1 for samplers\), but the cluster has 0: add nodes"):
+        Cluster.join("", [Needs(what="samplers", count=2, cpus=1, gpus=1)])
+
+
+def test_what_others_hold_is_waited_for_and_then_refused(cluster, monkeypatch):
+    monkeypatch.setattr("sojourn.backends.ray.cluster.RESERVE_TIMEOUT_S", 0.5)
+    held = Cluster.join("", [Needs(what="samplers", count=1, cpus=6, gpus=0)]).hold()
+    try:
+        with pytest.raises(ConfigError, match=r"had no room for 1 actors within 0 s \(1 x 6 for samplers; free are"):
+            Cluster.join("", [Needs(what="samplers", count=1, cpus=6, gpus=0)])
+    finally:
+        held.release()
+    deadline = time.monotonic() + 30
+    while cluster.available_resources().get("CPU", 0) < 6:
+        assert time.monotonic() < deadline, "places are given back"
+        time.sleep(0.1)
+    Cluster.join("", [Needs(what="samplers", count=1, cpus=6, gpus=0)]).hold().release()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "localhost:1"])
+def test_an_address_where_nobody_answers_is_refused(address):
+    code = f"""
+from sojourn.backends.ray.cluster import Cluster
+Cluster.join({address!r}, [])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert f"backend.address = '{address}': nobody answers there" in done.stderr
+
+
+def test_an_address_of_another_form_is_refused():
+    with pytest.raises(ConfigError, match=r"address.*host:port, auto, or nothing"):
+        build("backend", {"name": "ray", "address": "my cluster"})
+
+
+def test_without_ray_the_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"needs the package 'ray', which is not installed: pip install"):
+        Ray().check(Model(name="tiny"))
+
+
+def test_a_node_with_other_code_is_told():
+    require_same_code({"sampler 0": code_digest()})
+    with pytest.raises(InfrastructureError, match=r"sampler 1: the nodes have another version of Sojourn's code"):
+        require_same_code({"sampler 0": code_digest(), "sampler 1": "0123"})
+
+
+def test_samplers_of_a_part_of_a_core_have_a_place(cluster):
+    backend = Ray(samplers=Samplers(replicas=3, cpus=0.5))
+    held = Cluster.join("", backend.needs).hold()
+    assert held.group.bundle_count == 3
+    held.release()
+
+
+def processes_of(folder: str) -> list[int]:
+    """Returns the processes that were started with a folder for Ray's files, which its processes inherit."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if folder.encode() in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def test_a_driver_that_is_killed_leaves_nothing_running(tmp_path):
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    own = tempfile.mkdtemp(dir="/tmp")  # Ray's sockets need a short path
+    environment = {**os.environ, "RAY_TMPDIR": own, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+    command = [sys.executable, "-m", "sojourn", "train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "run")]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment) as driver:
+        metrics, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 240
+        while not (metrics.exists() and metrics.stat().st_size):
+            assert driver.poll() is None, "it trains until it is killed"
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        assert len(processes_of(own)) > 3
+        driver.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while processes_of(own):
+        assert time.monotonic() < deadline, f"{len(processes_of(own))} processes are left"
+        time.sleep(0.5)
