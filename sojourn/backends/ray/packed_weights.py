@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -31,8 +32,10 @@ class PackedWeights:
     tensors: tuple[PackedTensor, ...]
 
     def unpack(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yields each tensor by its name. They share memory with `data`, which may be read-only: copy before writing."""
-        data = torch.frombuffer(memoryview(self.data), dtype=torch.uint8) if len(self.data) else torch.zeros(0)
+        """Yields each tensor by its name. They share memory with `data`: copy before writing."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            data = torch.from_numpy(self.data)
         for one in self.tensors:
             yield one.name, data[one.start : one.stop].view(getattr(torch, one.dtype)).view(one.shape)
 

@@ -19,6 +19,7 @@ from sojourn.backends.torch.trainer.critic import Critic
 from sojourn.backends.torch.trainer.decoder import Decoder
 from sojourn.backends.torch.trainer.pass_io import MicroBatch
 from sojourn.backends.torch.trainer.rounds import rounds
+from sojourn.backends.torch.trainer.team import Alone, Team
 from sojourn.backends.torch.trainer.worker_pool import WorkerPool
 from sojourn.protocols import Forward, PassOutput
 from sojourn.types import Batch, FloatArray, IntArray
@@ -32,7 +33,8 @@ class ModelPasses:
 
     At most `token_budget` distinct tokens are computed at once, in one micro-batch or in several side by side, as many
     as the cores allow. The activations that layers keep for the backward pass stay within `activation_bytes`, and the
-    logits of a chunk within `logits_bytes`.
+    logits of a chunk within `logits_bytes`. Of a `team`, each process computes its micro-batches of the batch, and all
+    get what all computed.
     """
 
     def __init__(
@@ -45,8 +47,9 @@ class ModelPasses:
         logits_bytes: int = head.CHUNK_BYTES,
         kernel: bool = True,
         critic: Critic | None = None,
+        team: Team | None = None,
     ) -> None:
-        self.model, self.critic, self.token_budget = model, critic, token_budget
+        self.model, self.critic, self.token_budget, self.team = model, critic, token_budget, team or Alone()
         self.decoder = Decoder(model, bf16=bf16, kernel=kernel, activation_bytes=activation_bytes)
         self.device = self.decoder.device
         self.pool = WorkerPool(self.device)
@@ -62,6 +65,7 @@ class ModelPasses:
             activation_bytes=self.decoder.activation_bytes,
             logits_bytes=self._logits_bytes,
             kernel=self.decoder.kernel,
+            team=self.team,
         )
 
     def close(self) -> None:
@@ -85,6 +89,7 @@ class ModelPasses:
 
         for _ in self.run(list(self.rounds(batch)), score_micro_batch):
             pass
+        self.team.sum_arrays(scored.values())
         return Forward(logprobs, entropy, values, next_values, columns)
 
     def hidden_states(self, batch: Batch, indices: IntArray) -> FloatArray:
@@ -105,15 +110,18 @@ class ModelPasses:
 
         for _ in self.run(list(self.rounds(marked)), read_micro_batch):
             pass
+        self.team.sum_arrays([states])
         return states[back]
 
     def rounds(self, batch: Batch) -> Iterator[list[MicroBatch]]:
-        """Divides the sequences that carry weight, each cut after its last such token, into micro-batches; those of one
-        round pass side by side."""
+        """Divides the sequences that carry weight, each cut after its last such token, into the micro-batches of this
+        process; those of one round pass side by side."""
         weighed = [np.flatnonzero(batch.weight[a:b]) for a, b in zip(batch.offsets, batch.offsets[1:], strict=False)]
         spans = [a + np.arange(w[-1] + 1) for a, w in zip(batch.offsets, weighed, strict=False) if len(w)]
         cut = batch.pick(spans)
-        for micro_batches in rounds(cut, self.token_budget, self.pool.count):
+        for micro_batches in rounds(
+            cut, self.token_budget, self.pool.count, rank=self.team.rank, ranks=self.team.count
+        ):
             yield [MicroBatch.of(cut, numbers, spans) for numbers in micro_batches]
 
     def run(

@@ -1,6 +1,7 @@
-"""Divides a batch into micro-batches for memory, and groups those that several workers compute side by side.
+"""Divides a batch into micro-batches for memory, deals them to the ranks that train together, and groups those that
+several workers of a rank compute side by side.
 
-A worker is a group of threads."""
+A rank is a process, a worker a group of threads in it."""
 
 from __future__ import annotations
 
@@ -18,17 +19,48 @@ MAX_IMBALANCE = 1.25  # how many times its equal share of nodes the slowest work
 Round = list[list[SortedSequence]]  # micro-batches that are computed side by side
 
 
-def rounds(batch: Batch, budget: int, workers: int = 1) -> Iterator[list[IntArray]]:
-    """Yields rounds of micro-batches, each as the numbers of its sequences.
+def rounds(batch: Batch, budget: int, workers: int = 1, *, rank: int = 0, ranks: int = 1) -> Iterator[list[IntArray]]:
+    """Yields the rounds of micro-batches of a rank, each as the numbers of its sequences.
 
     A round has at most `budget` nodes, or one sequence. Where `workers` could not all be kept busy, or would compute so
     much of the shared prefixes repeatedly that it costs more than parallelism gains, each micro-batch is a round of its
     own.
     """
     sequences = sorted_sequences(batch)
-    divided = _balanced(sequences, budget, workers) if workers > 1 and sequences else _rounds(sequences, budget, 1)
-    for micro_batch_round in divided:
+    own = [sequences] if ranks == 1 else deal(sequences, budget, ranks)[rank]
+    for micro_batch_round in (one for part in own for one in _divided(part, budget, workers)):
         yield [np.array([s.sequence for s in micro_batch]) for micro_batch in micro_batch_round]
+
+
+def deal(sequences: Sequence[SortedSequence], budget: float, ranks: int) -> list[list[list[SortedSequence]]]:
+    """Returns the micro-batches of each rank, of at most `budget` nodes or of one sequence.
+
+    The rank with the most nodes, which the others wait for, gets as few as some way to divide the sequences allows;
+    where they share long prefixes, some ranks may get nothing.
+    """
+    if not sequences:
+        return [[] for _ in range(ranks)]
+    total = node_counts(sequences)[-1]
+    share = total / (ranks * -(-total // (ranks * budget)))
+    sizes = (*(min(share * slack, budget) for slack in SLACK), budget)
+    dealt = [_dealt(list(micro_batches(sequences, size)), ranks) for size in sizes]
+    return min(dealt, key=lambda parts_of_ranks: max(map(_nodes, parts_of_ranks)))
+
+
+def _dealt(parts: Sequence[list[SortedSequence]], ranks: int) -> list[list[list[SortedSequence]]]:
+    """Gives each micro-batch, the largest first, to the rank that has the fewest nodes so far."""
+    dealt: list[list[list[SortedSequence]]] = [[] for _ in range(ranks)]
+    for part in sorted(parts, key=lambda part: -_nodes([part])):
+        min(dealt, key=_nodes).append(part)
+    return dealt
+
+
+def _nodes(parts: Sequence[Sequence[SortedSequence]]) -> int:
+    return sum(node_counts(part)[-1] for part in parts)
+
+
+def _divided(sequences: Sequence[SortedSequence], budget: int, workers: int) -> list[Round]:
+    return _balanced(sequences, budget, workers) if workers > 1 and sequences else _rounds(sequences, budget, 1)
 
 
 def _balanced(sequences: Sequence[SortedSequence], budget: int, workers: int) -> list[Round]:

@@ -30,6 +30,7 @@ from sojourn.types import Batch, FloatArray, IntArray
 
 T = TypeVar("T")
 UPDATE = "update"  # the name of the objective that is minimised; losses may name further ones
+COUNTS = ("loss", "trained_tokens", "sequence_tokens", "computed_tokens", "weight")  # what micro-batches add up
 Weights = Iterator[tuple[str, torch.Tensor]]
 
 
@@ -44,16 +45,18 @@ class MicroBatchResult(NamedTuple):
 
 
 class TorchTrainer:
-    """Trains one model, and its critic, in one process (`protocols.Trainer`).
+    """Trains one model, and its critic, in one process or in each process of a team (`protocols.Trainer`).
 
     The work is done in a thread of its own, so that rollouts can go on beside it. `send` gives published weights to the
-    samplers.
+    samplers. The processes of a team are told the same in the same order: each computes gradients of its share of a
+    batch, and they are added up before an update, so that all take the same one.
     """
 
     def __init__(
         self, passes: ModelPasses, send: Callable[[Weights, int], Awaitable[None]], timeline: Timeline | None = None
     ) -> None:
         self.passes, self.model, self.critic, self.version = passes, passes.model, passes.critic, 0
+        self.team = passes.team
         self.teachers = Teachers()
         self._send, self._timeline = send, timeline or Timeline()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
@@ -108,6 +111,11 @@ class TorchTrainer:
 
         return await self._run(read)
 
+    @property
+    def vocabulary(self) -> int:
+        """Returns how many tokens the policy's head knows."""
+        return self.passes.decoder.base.get_output_embeddings().out_features
+
     def context_of(self, model: str) -> int:
         """Returns how many tokens a model can read (`ScoresTokens`)."""
         own = model in ("policy", "reference")
@@ -123,10 +131,7 @@ class TorchTrainer:
             own = model == "policy"
             return self.teachers.ask(self.passes if own else self.teachers.of_name(model), batch, changes=own)
 
-        self.teachers.scored = []
-        served = {model: batch for model, batch in batches.items() if model in self.teachers.served}
-        said = [await self.teachers.ask_server(model, batch) for model, batch in served.items()]
-        here = {model: batch for model, batch in batches.items() if model not in served}
+        here, said = await self.teachers.ask_servers(batches)
         said += await self._run(lambda: [ask(model, batch) for model, batch in here.items()])
         return reduce(np.add, said)
 
@@ -163,7 +168,10 @@ class TorchTrainer:
         self._reference = {n: p.detach().clone() for n, p in self.trainable.items()} if reference else None
 
     def save(self, folder: Path, *, weights_only: bool = False) -> None:
-        """Writes trained weights and, unless they are enough, reference weights and the optimisers' moments."""
+        """Writes trained weights and, unless they are enough, reference weights and the optimisers' moments. Of a team,
+        the first process does."""
+        if self.team.rank > 0:
+            return
         save_weights(folder, self.trainable, self.critic.parameters if self.critic is not None else None)
         if weights_only:
             return
@@ -224,8 +232,8 @@ class TorchTrainer:
         self._division.begin(losses)
         if all(loss.zero_at_zero_advantage for loss in losses):
             batch = _without_zero_advantages(batch)
+        counts: dict[str, float] = dict.fromkeys(COUNTS, 0.0)
         sums: dict[str, float] = {}
-        objective = weight = trained = in_sequences = computed = 0.0
         rounds = list(self.passes.rounds(batch))
         largest_round = max(
             (sum(len(micro_batch.tree.tokens) for micro_batch in micro_batches) for micro_batches in rounds), default=0
@@ -235,14 +243,15 @@ class TorchTrainer:
                 rounds, lambda micro_batch: self._differentiate(micro_batch, losses, needs)
             ):
                 self._add(result.gradients)
-                trained += np.count_nonzero(micro_batch.batch.weight)
-                in_sequences, computed = in_sequences + len(micro_batch.batch), computed + len(micro_batch.tree.tokens)
-                objective, weight = objective + result.objective, weight + result.weight
+                trained = np.count_nonzero(micro_batch.batch.weight)
+                tokens = (trained, len(micro_batch.batch), len(micro_batch.tree.tokens))
+                for name, value in zip(COUNTS, (result.objective, *tokens, result.weight), strict=True):
+                    counts[name] += value
                 for name, value in result.sums.items():
                     sums[name] = sums.get(name, 0.0) + value
-        means = {name: value / weight for name, value in sums.items()}
-        counts = {"trained_tokens": trained, "sequence_tokens": in_sequences, "computed_tokens": computed}
-        return {"loss": objective, **counts, **means}
+        *counted, weight = self.team.sum_numbers(counts).values()
+        means = {name: value / weight for name, value in self.team.sum_numbers(sums).items()}
+        return {**dict(zip(COUNTS, counted, strict=False)), **means}
 
     def _differentiate(
         self, micro_batch: MicroBatch, losses: Sequence[Loss], needs: frozenset[str]
@@ -272,8 +281,17 @@ class TorchTrainer:
         for name in gradients.keys() - {UPDATE}:
             self._division.add(name, self.parameters, gradients[name])
 
+    def _add_up(self) -> None:
+        """Adds up the gradients of the processes of the team."""
+        parameters = self.parameters
+        sums = self.team.sum_tensors([p.grad for p in parameters.values()], list(parameters.values()))
+        for parameter, sum in zip(parameters.values(), sums, strict=True):
+            parameter.grad = sum
+        self._division.add_up(self.team, parameters)
+
     def _update(self) -> Mapping[str, float]:
         assert self._optimizers, "call begin() before the first step"
+        self._add_up()
         divided = self._division.divide(self.trainable.values())
         norms = {whose: optimizer.clip(self._step + 1, whose) for whose, optimizer in self._optimizers.items()}
         rates = {whose: optimizer.update(self._step) for whose, optimizer in self._optimizers.items()}
