@@ -42,12 +42,13 @@ class Ranks:
         self.processes: list[Process] = []
         self._lost: str | None = None
 
-    def open(self, torch: Torch, model: Model, seed: int, critic: Critic | None) -> None:
-        """Lets the ranks find one another, and load the model."""
+    def open(self, torch: Torch, model: Model, seed: int, critic: Critic | None, *, shard: bool = False) -> None:
+        """Lets the ranks find one another, and load the model. With `shard` each of several holds a part of the
+        weights, gradients and moments."""
         places = [Place(0, 1)]
         if len(self.actors) > 1:
             [address] = self._answers([self.actors[0].listen.remote(len(self.actors))])
-            places = [Place(rank, len(self.actors), *address) for rank in range(len(self.actors))]
+            places = [Place(rank, len(self.actors), shard, *address) for rank in range(len(self.actors))]
         calls = zip(self.actors, places, strict=True)
         self.processes = self._answers([actor.open.remote(torch, model, seed, critic, place) for actor, place in calls])
 

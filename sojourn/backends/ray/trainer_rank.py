@@ -10,6 +10,7 @@ import inspect
 import os
 import pickle
 import socket
+from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -36,10 +37,12 @@ PATIENCE = timedelta(hours=2)  # how long a rank waits for the others' share of 
 
 
 class Place(NamedTuple):
-    """Says where a rank stands among `size` ranks that meet at an address; the first of them opens it."""
+    """Says where a rank stands among `size` ranks that meet at an address; the first of them opens it. With `shard`
+    each holds a part of the weights that are trained."""
 
     rank: int
     size: int
+    shard: bool = False
     host: str = ""
     port: int = 0
 
@@ -86,28 +89,29 @@ class TrainerRank:
 
     def open(self, torch: Torch, model: Model, seed: int, critic: Critic | None, place: Place) -> Process:
         """Meets the other ranks, and loads the model."""
+        from sojourn.backends.torch.backend import device_of
+
         self._rank = place.rank
         if place.size > 1:
-            self._join(place, torch.device)
+            self._join(place, device_of(torch.device))
         self._load(torch, model, seed, critic)
         return Process(socket.gethostname(), os.getpid())
 
-    def _join(self, place: Place, device: str) -> None:
+    def _join(self, place: Place, device: Any) -> None:
         import torch.distributed as dist
 
-        from sojourn.backends.torch.backend import device_of
         from sojourn.backends.torch.trainer.team import Ranks
 
         if place.rank:
             self._store = dist.TCPStore(place.host, place.port, place.size, is_master=False)  # pyright: ignore[reportPrivateImportUsage]
         dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if device_of(device).type == "cuda" else "gloo",
+            "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
             store=self._store,
             rank=place.rank,
             world_size=place.size,
             timeout=PATIENCE,
         )
-        self._team = Ranks(device_of(device))
+        self._team = Ranks(device, sharded=place.shard)
 
     def _load(self, torch: Torch, model: Model, seed: int, critic: Critic | None) -> None:
         from sojourn.backends.torch.backend import compute_dtype, device_of
@@ -155,10 +159,12 @@ class TrainerRank:
         """Returns the policy's weights, adapters merged in, in the type in which samplers compute; and nothing, which
         the driver can wait for without fetching them."""
         from sojourn.backends.ray.packed_weights import pack
-        from sojourn.backends.torch.models.lora import merged
 
-        weights = merged(self._trainers[POLICY].model)
-        return (pack(weights, self._sampled) if self._rank == 0 else None), None
+        weights = self._trainers[POLICY].weights()
+        if self._rank == 0:
+            return pack(weights, self._sampled), None
+        deque(weights, maxlen=0)  # which takes part in gathering them
+        return None, None
 
     def close(self, number: int) -> None:
         """Closes a copy or, with the policy's trainer, all of the rank."""

@@ -217,6 +217,7 @@ class Torch:
                 kernel=self.kernel,
                 critic=self._critic(critic, loaded, dtype, frozen, seed) if critic is not None else None,
                 team=team,
+                shard=team is not None and team.sharded,
             ),
             send,
             timeline=timeline,

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from made import batch as made_batch
 from made import group, sample, trajectory
 from test_ray_trainer import NAME, OPTIM, Sent, alone, asked, files, ranked, require_same, step
@@ -32,10 +31,13 @@ LARGE = Torch(device="cpu", token_budget=4096)
 
 def gradients(rank) -> dict[str, np.ndarray]:
     """Returns the gradients in a rank, by name, after those of all were added up; the first rank keeps the sum."""
+    from sojourn.backends.torch.trainer import shards
+
     trainer = rank._trainers[0]
     trainer._add_up()
-    found = {name: p.grad.numpy().copy() for name, p in trainer.parameters.items() if p.grad is not None}
-    for parameter in trainer.parameters.values() if rank._rank else ():
+    own = {name: p.grad for name, p in trainer.parameters.items() if p.grad is not None}
+    found = {name: shards.full(gradient).numpy().copy() for name, gradient in own.items()}
+    for parameter in trainer.parameters.values() if rank._rank and not trainer.passes.sharded else ():
         parameter.grad = None
     return found
 
@@ -47,13 +49,20 @@ class Team:
         self.sent = Sent()
         self.trainer = ranked(MODEL, None, self.sent, LARGE, count)
 
-    def anew(self, model: Model = MODEL, critic: Critic | None = None, torch_: Torch = LARGE):
-        self.told(lambda rank: rank._load(torch_, model, 0, critic))
+    def anew(self, model: Model = MODEL, critic: Critic | None = None, torch_: Torch = LARGE, shard: bool = False):
+        def load(rank) -> None:
+            rank._team.sharded = shard
+            rank._load(torch_, model, 0, critic)
+
+        self.told(load)
         self.trainer.begin(OPTIM, 5, reference=True)
         return self.trainer
 
     def told(self, work):
         return ray.get([actor.__ray_call__.remote(work) for actor in self.trainer._ranks.actors])
+
+
+SHARD = pytest.mark.parametrize("shard", [False, True], ids=["whole", "sharded"])
 
 
 @pytest.fixture(scope="module")
@@ -92,11 +101,12 @@ def halves(rng: np.random.Generator) -> Batch:
     return to_batch(groups, credit, {}, aggregate=Aggregate())
 
 
-async def test_two_ranks_have_the_gradients_of_one_process_to_the_bit_where_parts_are_the_same(two):
+@SHARD
+async def test_two_ranks_have_the_gradients_of_one_process_to_the_bit_where_parts_are_the_same(two, shard):
     batch = halves(np.random.default_rng(0))
     tokens = len(share.merge(batch).tokens)
     parted = Torch(device="cpu", token_budget=tokens // 2)  # one process computes the same two parts
-    here, there = one(torch_=parted), two.anew()
+    here, there = one(torch_=parted), two.anew(shard=shard)
     losses = [PPO(), Entropy()]
     said = [dict(await made.forward_backward(batch, losses)) for made in (there, here)]
     require_same(*said)
@@ -126,14 +136,15 @@ def nothing(rng: np.random.Generator) -> Batch:
 BATCHES = [made_batch, halves, forked, single, nothing]
 
 
+@SHARD
 @pytest.mark.parametrize("budget", [40, 4096])
 @pytest.mark.parametrize("make", BATCHES, ids=lambda make: make.__name__)
 @pytest.mark.parametrize("size", ["two", "four"])
-async def test_ranks_have_the_gradients_of_one_process(size, make, budget, request):
+async def test_ranks_have_the_gradients_of_one_process(size, make, budget, shard, request):
     """For trees that share prefixes, unequal lengths, fewer sequences than ranks, and none."""
     batch, bounded = make(np.random.default_rng(1)), Torch(device="cpu", token_budget=budget)
     team = request.getfixturevalue(size)
-    here, there = one(torch_=bounded), team.anew(torch_=bounded)
+    here, there = one(torch_=bounded), team.anew(torch_=bounded, shard=shard)
     for losses in ([PPO()], [NLL()]):
         said = [dict(await made.forward_backward(batch, losses)) for made in (there, here)]
         said[0]["computed_tokens"] = said[1]["computed_tokens"] = 0  # what several ranks share counts in each
@@ -155,16 +166,17 @@ def require_near(found, expected, tolerance: float = 1e-6) -> None:
         assert np.abs(found[name] - expected[name]).max() <= tolerance * max(scale, 1e-2), name
 
 
+@SHARD
 @pytest.mark.parametrize(
     ("lora", "critic"),
     [(None, Critic(hidden=4)), (Lora(rank=2), Critic(model=NAME, hidden=4, lora=Lora(rank=2)))],
     ids=["whole", "adapters"],
 )
-async def test_ranks_learn_what_one_process_learns(two, lora, critic, tmp_path):
+async def test_ranks_learn_what_one_process_learns(two, lora, critic, shard):
     """Over several steps: critic, adapters, further objectives, reference model, teacher, copy."""
     model = Model(name=NAME, dtype="fp32", lora=lora)
     bounded = Torch(device="cpu", token_budget=60)
-    here, there = one(model, critic, bounded), two.anew(model, critic, bounded)
+    here, there = one(model, critic, bounded), two.anew(model, critic, bounded, shard)
     other = Model(name="tiny:layers=2,hidden=64")
     bounded.open_model("other", other, None, 3, model, here)
     there.open_model("other", other, None, 3, model)
@@ -183,11 +195,12 @@ async def test_ranks_learn_what_one_process_learns(two, lora, critic, tmp_path):
         found = [(await made.forward(batch, **options))._asdict() for made in (there, here)]
         require_near(*found, 1e-4)
     require_near(*[{"asked": await made.ask_models(asked(batch))} for made in (there, here)], 1e-4)
-    copies = [made.copy(OPTIM, reference=True) for made in (there, here)]
+    copies = [made.copy(OPTIM, reference=True) for made in (there, here) if not shard]
     for made in copies:
         await made.forward_backward(batch, [PPO()])
         await made.optim_step()
-    require_near(*(made.state()["weights"] for made in copies), 1e-3)
+    if copies:
+        require_near(*(made.state()["weights"] for made in copies), 1e-3)
     for made in copies:
         made.close()
     await there.publish()
@@ -202,7 +215,8 @@ def published(trainer) -> dict[str, np.ndarray]:
     return {name: weight.numpy() for name, weight in merged(trainer.model)}
 
 
-async def test_a_checkpoint_of_some_ranks_goes_on_with_others(two, four, tmp_path):
+@SHARD
+async def test_a_checkpoint_of_some_ranks_goes_on_with_others(two, four, shard, tmp_path):
     """Four save, two and one go on, bit for bit; and one saves, two go on."""
     critic, batch = Critic(hidden=4), step(0)
     losses = [PPO(), Value()]
@@ -211,11 +225,11 @@ async def test_a_checkpoint_of_some_ranks_goes_on_with_others(two, four, tmp_pat
         await made.forward_backward(batch, losses)
         await made.optim_step()
 
-    first = four.anew(critic=critic)
+    first = four.anew(critic=critic, shard=shard)
     await learn(first)
     first.save(made_folder(tmp_path / "four"))
     state = first.state()
-    others = [two.anew(critic=critic), one(critic=critic)]
+    others = [two.anew(critic=critic, shard=shard), one(critic=critic)]
     for number, made in enumerate(others):
         made.load(tmp_path / "four")
         made.restore(state)
@@ -235,8 +249,9 @@ def made_folder(path):
     return path
 
 
-async def test_errors_of_all_ranks_are_raised_as_they_are(two):
-    made, batch = two.anew(), made_batch(np.random.default_rng(0))
+@SHARD
+async def test_errors_of_all_ranks_are_raised_as_they_are(two, shard):
+    made, batch = two.anew(shard=shard), made_batch(np.random.default_rng(0))
     made.begin(OPTIM, 5, reference=False)
     with pytest.raises(ValueError, match="no reference weights"):
         await made.forward(batch, reference=True)
@@ -308,7 +323,11 @@ async def test_a_rank_that_dies_ends_all_with_one_sentence(cluster, victim):
         made.state()
     made.close()
     for _ in range(100):
-        if not any(os.path.exists(f"/proc/{pid}") for pid in pids):
+        if not any(map(is_running, pids)):
             return
-        time.sleep(0.1)
+        await asyncio.sleep(0.1)
     raise AssertionError("a rank is left")
+
+
+def is_running(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 
 from sojourn.abilities import DividesGradient
+from sojourn.backends.torch.trainer.shards import full
 from sojourn.backends.torch.trainer.team import Team
 from sojourn.protocols import Loss, PassOutput, SelectedTokens
 
@@ -76,4 +77,4 @@ def gradients_of(
 
 
 def _norm(gradients: Mapping[str, torch.Tensor]) -> float:
-    return float(torch.nn.utils.get_total_norm(list(gradients.values()))) if gradients else 0.0
+    return float(full(torch.nn.utils.get_total_norm(list(gradients.values())))) if gradients else 0.0

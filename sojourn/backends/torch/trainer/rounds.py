@@ -19,17 +19,28 @@ MAX_IMBALANCE = 1.25  # how many times its equal share of nodes the slowest work
 Round = list[list[SortedSequence]]  # micro-batches that are computed side by side
 
 
-def rounds(batch: Batch, budget: int, workers: int = 1, *, rank: int = 0, ranks: int = 1) -> Iterator[list[IntArray]]:
-    """Yields the rounds of micro-batches of a rank, each as the numbers of its sequences.
+def rounds(batch: Batch, budget: int, workers: int = 1) -> Iterator[list[IntArray]]:
+    """Yields rounds of micro-batches, each as the numbers of its sequences.
 
     A round has at most `budget` nodes, or one sequence. Where `workers` could not all be kept busy, or would compute so
     much of the shared prefixes repeatedly that it costs more than parallelism gains, each micro-batch is a round of its
     own.
     """
+    yield from rounds_of_ranks(batch, budget, workers)[0]
+
+
+def rounds_of_ranks(batch: Batch, budget: int, workers: int = 1, ranks: int = 1) -> list[list[list[IntArray]]]:
+    """Returns the rounds of each of `ranks` processes that compute a batch together; some may have none."""
     sequences = sorted_sequences(batch)
-    own = [sequences] if ranks == 1 else deal(sequences, budget, ranks)[rank]
-    for micro_batch_round in (one for part in own for one in _divided(part, budget, workers)):
-        yield [np.array([s.sequence for s in micro_batch]) for micro_batch in micro_batch_round]
+    parts_of_ranks = [[sequences]] if ranks == 1 else deal(sequences, budget, ranks)
+    return [
+        [
+            [np.array([s.sequence for s in micro_batch]) for micro_batch in one]
+            for part in parts
+            for one in _divided(part, budget, workers)
+        ]
+        for parts in parts_of_ranks
+    ]
 
 
 def deal(sequences: Sequence[SortedSequence], budget: float, ranks: int) -> list[list[list[SortedSequence]]]:

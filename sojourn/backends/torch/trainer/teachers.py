@@ -16,6 +16,7 @@ from sojourn.backends.torch.models.loading import max_context
 from sojourn.backends.torch.trainer import head, pass_columns
 from sojourn.backends.torch.trainer.divergence import TeacherRows, TeacherStates, TeacherTopTokens, divergences
 from sojourn.backends.torch.trainer.model_passes import ModelPasses
+from sojourn.backends.torch.trainer.shards import full
 from sojourn.composite import with_bases
 from sojourn.errors import ConfigError
 from sojourn.models.prompt_scorer import ABSENT, PromptScorer
@@ -74,12 +75,13 @@ class Teachers:
         query = passes.query(batch, where, batch.tokens[where])
         with torch.no_grad():
             states = torch.from_numpy(passes.hidden_states(batch, where - 1))
-            logprobs = head.score(states.to(passes.device), linear, query).logprobs
-        weight = linear.weight.detach()
+            logprobs = passes.inside(lambda: head.score(states.to(passes.device), linear, query).logprobs)
+            weight, bias = (None if part is None else full(part.detach()) for part in (linear.weight, linear.bias))
+        assert weight is not None
         said = TeacherStates(
             states,
             weight.clone() if changes and linear.weight.requires_grad else weight,
-            None if linear.bias is None else linear.bias.detach().clone(),
+            None if bias is None else bias.clone(),
             query.cap,
         )
         self.scored.append(Scored.of(batch, where, said))

@@ -12,12 +12,14 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
+from torch.distributed.tensor import DTensor
 
 BUCKET_BYTES = 2**26  # of gradients that are added up at once
 
 
 class Team(Protocol):
-    """The processes that train together, and the place of this one among them.
+    """The processes that train together, and the place of this one among them. `sharded` says whether each holds a part
+    of every trained model's weights, and not all of them.
 
     `sum_numbers` adds up numbers by name, `sum_arrays` arrays in place, and `sum_tensors` tensors like `parameters`, of
     which each process has some: what none has stays None.
@@ -27,6 +29,8 @@ class Team(Protocol):
     def rank(self) -> int: ...
     @property
     def count(self) -> int: ...
+    @property
+    def sharded(self) -> bool: ...
 
     def sum_numbers(self, numbers: Mapping[str, float]) -> dict[str, float]: ...
     def sum_arrays(self, arrays: Iterable[NDArray[Any]]) -> None: ...
@@ -38,7 +42,7 @@ class Team(Protocol):
 class Alone:
     """A process that trains by itself, whose sums are its own."""
 
-    rank, count = 0, 1
+    rank, count, sharded = 0, 1, False
 
     def sum_numbers(self, numbers: Mapping[str, float]) -> dict[str, float]:
         return dict(numbers)
@@ -55,8 +59,8 @@ class Alone:
 class Ranks:
     """The processes of torch's default process group. All get the same bits."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.rank, self.count, self._device = dist.get_rank(), dist.get_world_size(), device
+    def __init__(self, device: torch.device, *, sharded: bool = False) -> None:
+        self.rank, self.count, self.sharded, self._device = dist.get_rank(), dist.get_world_size(), sharded, device
 
     def sum_numbers(self, numbers: Mapping[str, float]) -> dict[str, float]:
         found: list[Any] = [None] * self.count
@@ -77,6 +81,8 @@ class Ranks:
     def sum_tensors(
         self, tensors: Sequence[torch.Tensor | None], parameters: Sequence[torch.Tensor]
     ) -> list[torch.Tensor | None]:
+        if any(isinstance(parameter, DTensor) for parameter in parameters):
+            return list(tensors)  # shards, which were added up as they were computed
         present = torch.tensor([tensor is not None for tensor in tensors], dtype=torch.int32, device=self._device)
         dist.all_reduce(present, dist.ReduceOp.MAX)
         sums = [

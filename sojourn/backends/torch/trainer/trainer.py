@@ -12,18 +12,18 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from sojourn.backends.torch.models.loading import max_context
 from sojourn.backends.torch.models.lora import merged
-from sojourn.backends.torch.trainer import activations, pass_columns
+from sojourn.backends.torch.trainer import activations, pass_columns, shards
 from sojourn.backends.torch.trainer.critic import PREFIX
 from sojourn.backends.torch.trainer.gradient_division import GradientDivision, Gradients, gradients_of
 from sojourn.backends.torch.trainer.model_passes import ModelPasses
 from sojourn.backends.torch.trainer.optimizer import Optimizer
 from sojourn.backends.torch.trainer.pass_io import MicroBatch, select_tokens
 from sojourn.backends.torch.trainer.teachers import Teachers
-from sojourn.backends.torch.trainer.weight_files import OPTIMIZER, REFERENCE, load_weights, save_weights
+from sojourn.backends.torch.trainer.weight_files import OPTIMIZER, REFERENCE, load_weights, save, save_weights
 from sojourn.protocols import Forward, Loss
 from sojourn.timeline import Timeline
 from sojourn.types import Batch, FloatArray, IntArray
@@ -154,8 +154,16 @@ class TorchTrainer:
     async def publish(self) -> int:
         """Gives the samplers the present weights, under the next version number."""
         self.version += 1
-        await self._send(merged(self.model), self.version)
+        await self._send(self.weights(), self.version)
         return self.version
+
+    @torch.no_grad()
+    def weights(self) -> Weights:
+        """Yields the policy's weights as samplers take them, with adapters merged in. Where they are sharded, every
+        process must take them all."""
+        with self.passes.gathered():
+            for name, weight in merged(self.model):
+                yield name, weight.clone() if self.passes.sharded else weight
 
     # -- stages and persistence
 
@@ -170,14 +178,14 @@ class TorchTrainer:
     def save(self, folder: Path, *, weights_only: bool = False) -> None:
         """Writes trained weights and, unless they are enough, reference weights and the optimisers' moments. Of a team,
         the first process does."""
-        if self.team.rank > 0:
-            return
-        save_weights(folder, self.trainable, self.critic.parameters if self.critic is not None else None)
+        first = self.team.rank == 0
+        save_weights(folder, self.trainable, self.critic.parameters if self.critic is not None else None, write=first)
         if weights_only:
             return
         if self._reference is not None:
-            save_file(self._reference, folder / REFERENCE)
-        save_file(dict(m for optimizer in self._optimizers.values() for m in optimizer.moments()), folder / OPTIMIZER)
+            save(self._reference.items(), folder / REFERENCE, write=first)
+        moments = (moment for optimizer in self._optimizers.values() for moment in optimizer.moments())
+        save(moments, folder / OPTIMIZER, write=first)
 
     def load(self, folder: Path, *, weights_only: bool = False) -> None:
         """Restores what `save` wrote; call `begin` first unless only weights are wanted. Weights of a run without a
@@ -188,7 +196,7 @@ class TorchTrainer:
             return
         if self._reference is not None:
             loaded = load_file(folder / REFERENCE)
-            self._reference = {name: value.to(self.passes.device) for name, value in loaded.items()}
+            self._reference = {name: shards.like(self.trainable[name], value) for name, value in loaded.items()}
         assert self._optimizers, "call begin() before load()"
         for path, value in load_file(folder / OPTIMIZER).items():
             self._optimizers["critic" if path.startswith(PREFIX) else "policy"].restore(path, value)
@@ -212,19 +220,26 @@ class TorchTrainer:
 
     @contextmanager
     def _reference_weights(self) -> Iterator[None]:
-        """Makes the parameters refer to the reference weights inside the context; nothing is copied."""
+        """Gives the parameters the reference weights inside the context."""
         if self._reference is None:
             raise ValueError(
                 "no reference weights: the stage began without them: a stream that reads them says `reference = True`"
             )
-        present = {name: p.data for name, p in self.trainable.items()}
+        present = {name: p.detach().clone() if self.passes.sharded else p.data for name, p in self.trainable.items()}
         try:
-            for name, p in self.trainable.items():
-                p.data = self._reference[name]
+            self._hold(self._reference)
             yield
         finally:
+            self._hold(present)
+
+    def _hold(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Makes the parameters refer to other weights or, sharded, copies these."""
+        with torch.no_grad():
             for name, p in self.trainable.items():
-                p.data = present[name]
+                if self.passes.sharded:
+                    p.copy_(weights[name])
+                else:
+                    p.data = weights[name]
 
     def _accumulate(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]:
         """Adds the gradient of every micro-batch of the batch; returns the metrics of the whole."""
@@ -243,6 +258,8 @@ class TorchTrainer:
                 rounds, lambda micro_batch: self._differentiate(micro_batch, losses, needs)
             ):
                 self._add(result.gradients)
+                if micro_batch.fills:
+                    continue
                 trained = np.count_nonzero(micro_batch.batch.weight)
                 tokens = (trained, len(micro_batch.batch), len(micro_batch.tree.tokens))
                 for name, value in zip(COUNTS, (result.objective, *tokens, result.weight), strict=True):
@@ -257,7 +274,7 @@ class TorchTrainer:
         self, micro_batch: MicroBatch, losses: Sequence[Loss], needs: frozenset[str]
     ) -> MicroBatchResult:
         """Passes a micro-batch through the model and the losses, and returns its gradients."""
-        where = np.flatnonzero(micro_batch.batch.weight)
+        where = micro_batch.where
         selected = select_tokens(micro_batch.batch, where, self.passes.device)
         further = self.teachers.compare(losses, micro_batch.batch, where, self.passes.device)
         out = self.passes.forward(micro_batch, where, needs, micro_batch.batch.tokens[where], further=further)
@@ -268,7 +285,8 @@ class TorchTrainer:
             total = total + (per_token * selected.weight).sum()
             observed |= metrics
         objectives = {UPDATE: total, **self._division.objectives(out, selected)}
-        gradients = gradients_of(objectives, list(self.parameters.values()))
+        differentiate = shards.gradients_of if self.passes.sharded else gradients_of
+        gradients = differentiate(objectives, list(self.parameters.values()))
         sums = {name: float((values.detach() * selected.weight).sum()) for name, values in observed.items()}
         return MicroBatchResult(gradients, total.item(), sums, float(selected.weight.sum()))
 
