@@ -68,7 +68,7 @@ class Ranks:
 
     def close(self) -> None:
         """Ends all ranks; what fails on the way has no one left to tell."""
-        if self._lost is None:
+        if self._lost is None and ray.is_initialized():
             pending = [actor.close.remote(POLICY) for actor in self.actors]
             ray.wait(pending, num_returns=len(pending), timeout=GRACE_S)
         self._end("the ranks are closed")
@@ -120,7 +120,7 @@ class Ranks:
         return f"trainer rank {rank} of {len(self.actors)}{where}"
 
     def _end(self, why: str) -> str:
-        for actor in self.actors:
+        for actor in self.actors if ray.is_initialized() else ():
             ray.kill(actor, no_restart=True)
         self._lost = why
         return why

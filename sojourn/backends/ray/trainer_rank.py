@@ -13,6 +13,7 @@ import socket
 from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -100,7 +101,7 @@ class TrainerRank:
     def _join(self, place: Place, device: Any) -> None:
         import torch.distributed as dist
 
-        from sojourn.backends.torch.trainer.team import Ranks
+        from sojourn.backends.torch.trainer.team import Together
 
         if place.rank:
             self._store = dist.TCPStore(place.host, place.port, place.size, is_master=False)  # pyright: ignore[reportPrivateImportUsage]
@@ -111,15 +112,15 @@ class TrainerRank:
             world_size=place.size,
             timeout=PATIENCE,
         )
-        self._team = Ranks(device, sharded=place.shard)
+        self._team = Together(device, sharded=place.shard)
 
     def _load(self, torch: Torch, model: Model, seed: int, critic: Critic | None) -> None:
         from sojourn.backends.torch.backend import compute_dtype, device_of
 
         self._torch, self._sampled = torch, compute_dtype(model.dtype, device_of(torch.device))
-        loaded = torch.load(model, seed)
-        trainer = torch.trainer(loaded, model, seed, _send_nowhere, critic=critic, team=self._team)
-        self._trainers[POLICY] = trainer
+        self._fresh = partial(torch.trainer, model=model, seed=seed, send=_send_nowhere, team=self._team)
+        self._loaded = partial(torch.load, model, seed)
+        self._trainers[POLICY] = self._fresh(self._loaded(), critic=critic)
 
     # -- what a trainer is asked
 
@@ -150,9 +151,12 @@ class TrainerRank:
         self._torch.open_model(name, model, weights, seed, policy, self._trainers[POLICY])
 
     def copy(self, optim: Optim, reference: bool) -> int:
-        """Copies the policy's trainer, and returns the number of the copy."""
+        """Copies the policy's trainer, and returns the number of the copy. The copy of a sharded model is loaded anew,
+        and gets this process's part of the present weights."""
         self._made += 1
-        self._trainers[self._made] = self._trainers[POLICY].copy(optim, reference=reference)
+        policy = self._trainers[POLICY]
+        anew = self._fresh(self._loaded()).passes if policy.passes.sharded else None
+        self._trainers[self._made] = policy.copy(optim, reference=reference, anew=anew)
         return self._made
 
     def pack(self) -> tuple[PackedWeights | None, None]:

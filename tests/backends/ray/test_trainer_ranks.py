@@ -42,6 +42,13 @@ def gradients(rank) -> dict[str, np.ndarray]:
     return found
 
 
+def is_sharded(rank) -> bool:
+    """Whether a rank holds a part of each weight alone."""
+    from torch.distributed.tensor import DTensor
+
+    return all(isinstance(p, DTensor) for p in rank._trainers[0].parameters.values())
+
+
 class Team:
     """Ranks that are kept for several tests, each of which loads a model anew."""
 
@@ -55,6 +62,7 @@ class Team:
             rank._load(torch_, model, 0, critic)
 
         self.told(load)
+        assert all(said == shard for said in self.told(is_sharded))
         self.trainer.begin(OPTIM, 5, reference=True)
         return self.trainer
 
@@ -102,11 +110,13 @@ def halves(rng: np.random.Generator) -> Batch:
 
 
 @SHARD
-async def test_two_ranks_have_the_gradients_of_one_process_to_the_bit_where_parts_are_the_same(two, shard):
+@pytest.mark.parametrize("activation_gb", [8.0, 1e-9])  # the second has every layer computed again
+async def test_two_ranks_have_the_gradients_of_one_process_to_the_bit(two, shard, activation_gb):
+    """Where parts are the same."""
     batch = halves(np.random.default_rng(0))
     tokens = len(share.merge(batch).tokens)
     parted = Torch(device="cpu", token_budget=tokens // 2)  # one process computes the same two parts
-    here, there = one(torch_=parted), two.anew(shard=shard)
+    here, there = one(torch_=parted), two.anew(torch_=replace(LARGE, activation_gb=activation_gb), shard=shard)
     losses = [PPO(), Entropy()]
     said = [dict(await made.forward_backward(batch, losses)) for made in (there, here)]
     require_same(*said)
@@ -187,6 +197,7 @@ async def test_ranks_learn_what_one_process_learns(two, lora, critic, shard):
         said = []
         for made in (there, here):
             passed = dict(await made.forward_backward(batch, losses))
+            await made.forward(batch)  # which must leave no weights behind that the step then misses
             said.append({**passed, **await made.optim_step()})
         assert said[0]["left_out_norm"] > 0
         said[0]["computed_tokens"] = said[1]["computed_tokens"]
@@ -195,12 +206,16 @@ async def test_ranks_learn_what_one_process_learns(two, lora, critic, shard):
         found = [(await made.forward(batch, **options))._asdict() for made in (there, here)]
         require_near(*found, 1e-4)
     require_near(*[{"asked": await made.ask_models(asked(batch))} for made in (there, here)], 1e-4)
-    copies = [made.copy(OPTIM, reference=True) for made in (there, here) if not shard]
+    copies = [made.copy(OPTIM, reference=True) for made in (there, here)]
     for made in copies:
         await made.forward_backward(batch, [PPO()])
         await made.optim_step()
-    if copies:
-        require_near(*(made.state()["weights"] for made in copies), 1e-3)
+    require_near(*(made.state()["weights"] for made in copies), 1e-3)
+    require_near(*[(await made.forward(batch, reference=True))._asdict() for made in copies], 1e-4)
+    kept = copies[0].state()
+    await copies[0].optim_step()
+    copies[0].restore(kept)
+    require_same(copies[0].state(), kept)
     for made in copies:
         made.close()
     await there.publish()
@@ -287,6 +302,29 @@ async def test_what_a_loss_keeps_of_a_pass_comes_back_or_is_refused(two):
     made.close()
     with pytest.raises(ConfigError, match=r"\(Counting\), each rank by its part of the step alone"):
         await two.anew().forward_backward(batch, [loss])
+
+
+class Failing(NLL):
+    """Fails in one of two ranks."""
+
+    def __call__(self, out, batch):
+        import torch
+
+        if torch.distributed.get_rank() == 1:
+            raise ArithmeticError("this loss is broken")
+        return super().__call__(out, batch)
+
+
+async def test_an_error_of_one_rank_alone_is_raised_and_ends_all(cluster, monkeypatch):
+    """The others wait for a share that never comes."""
+    monkeypatch.setattr("sojourn.backends.ray.ranks.GRACE_S", 2.0)
+    made = ranked(MODEL, None, Sent(), LARGE, 2)
+    made.begin(OPTIM, 5, reference=False)
+    with pytest.raises(ArithmeticError, match="this loss is broken"):
+        await made.forward_backward(made_batch(np.random.default_rng(0)), [Failing()])
+    with pytest.raises(RankError, match=r"rank 1 of 2 .* failed, and the ranks no longer agree: the run goes on from"):
+        made.state()
+    made.close()
 
 
 class Slow(NLL):

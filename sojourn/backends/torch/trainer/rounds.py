@@ -15,6 +15,7 @@ from sojourn.types import Batch, IntArray
 
 SLACK = (1.02, 1.1, 1.25)  # how much larger than an equal share a micro-batch of a round may be; each is tried
 MAX_IMBALANCE = 1.25  # how many times its equal share of nodes the slowest worker may compute
+REPEATED = 0.05  # what a node costs beside the time that the slowest rank needs for it
 
 Round = list[list[SortedSequence]]  # micro-batches that are computed side by side
 
@@ -46,8 +47,8 @@ def rounds_of_ranks(batch: Batch, budget: int, workers: int = 1, ranks: int = 1)
 def deal(sequences: Sequence[SortedSequence], budget: float, ranks: int) -> list[list[list[SortedSequence]]]:
     """Returns the micro-batches of each rank, of at most `budget` nodes or of one sequence.
 
-    The rank with the most nodes, which the others wait for, gets as few as some way to divide the sequences allows;
-    where they share long prefixes, some ranks may get nothing.
+    Of some ways to divide the sequences, it is the one in which the rank with the most nodes, which the others wait
+    for, has the fewest; nodes of others count a little, so that long prefixes are not computed twice for nothing.
     """
     if not sequences:
         return [[] for _ in range(ranks)]
@@ -55,7 +56,8 @@ def deal(sequences: Sequence[SortedSequence], budget: float, ranks: int) -> list
     share = total / (ranks * -(-total // (ranks * budget)))
     sizes = (*(min(share * slack, budget) for slack in SLACK), budget)
     dealt = [_dealt(list(micro_batches(sequences, size)), ranks) for size in sizes]
-    return min(dealt, key=lambda parts_of_ranks: max(map(_nodes, parts_of_ranks)))
+    loads = [[_nodes(parts) for parts in parts_of_ranks] for parts_of_ranks in dealt]
+    return min(zip(loads, dealt, strict=True), key=lambda one: max(one[0]) + REPEATED * sum(one[0]))[1]
 
 
 def _dealt(parts: Sequence[list[SortedSequence]], ranks: int) -> list[list[list[SortedSequence]]]:

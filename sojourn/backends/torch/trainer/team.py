@@ -56,7 +56,7 @@ class Alone:
         return list(tensors)
 
 
-class Ranks:
+class Together:
     """The processes of torch's default process group. All get the same bits."""
 
     def __init__(self, device: torch.device, *, sharded: bool = False) -> None:
