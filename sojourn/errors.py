@@ -59,6 +59,11 @@ class InfrastructureError(SojournError):
     """The world or a server broke, not the agent: the episode is retried and never trained on."""
 
 
+class RankError(InfrastructureError):
+    """A process that trains the model together with others is lost, and with it what the model learned since the last
+    checkpoint: the run stops, and goes on from there when it is resumed."""
+
+
 class RewardError(InfrastructureError):
     """A server that a reward asks, such as that of a judge, gave no answer: the episodes that it was to judge are not
     trained on."""

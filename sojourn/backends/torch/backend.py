@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sojourn.backends.torch.models.loading import Loaded
     from sojourn.backends.torch.sampler.engine import Engine
     from sojourn.backends.torch.trainer.copies import CopyableTrainer
+    from sojourn.backends.torch.trainer.team import Team
     from sojourn.models.prompt_scorer import PromptScorer
     from sojourn.models.spec import Critic, Model
 
@@ -193,8 +194,10 @@ class Torch:
         send: Callable[[Any, int], Awaitable[None]],
         timeline: Timeline | None = None,
         critic: Critic | None = None,
+        team: Team | None = None,
     ) -> CopyableTrainer:
-        """Opens a trainer of a loaded model itself; `send` is given the weights that it publishes, with a version."""
+        """Opens a trainer of a loaded model itself; `send` is given the weights that it publishes, with a version. The
+        processes of a `team` train it together."""
         import torch
 
         from sojourn.backends.torch.models import lora
@@ -213,6 +216,8 @@ class Torch:
                 activation_bytes=self.activation_gb * 2**30 / (2 if critic is not None and critic.model else 1),
                 kernel=self.kernel,
                 critic=self._critic(critic, loaded, dtype, frozen, seed) if critic is not None else None,
+                team=team,
+                shard=team is not None and team.sharded,
             ),
             send,
             timeline=timeline,
@@ -252,19 +257,21 @@ class Torch:
         held = torch.float32 if self.kernel and device.type == "cpu" else dtype  # the kernel rounds fp32 itself
         frozen = export.with_weights(loaded.model, model.lora, weights).to(device, held).requires_grad_(False)
         trainer.teachers.frozen[name] = ModelPasses(
-            frozen, bf16=dtype == torch.bfloat16, token_budget=self.token_budget, kernel=self.kernel
+            frozen,
+            bf16=dtype == torch.bfloat16,
+            token_budget=self.token_budget,
+            kernel=self.kernel,
+            team=trainer.team,
         )
 
     async def open_endpoint(self, name: str, scorer: PromptScorer, policy: Model, trainer: Trainer) -> None:
         """Checks what a server says of its model against the policy; then the trainer may ask it."""
         from sojourn.backends.torch.models import loading
-        from sojourn.backends.torch.trainer.teachers import ServedTeacher
-        from sojourn.backends.torch.trainer.trainer import TorchTrainer
+        from sojourn.backends.torch.trainer.teachers import HasTeachers, ServedTeacher
 
-        assert isinstance(trainer, TorchTrainer), "the trainer that this backend opened"
+        assert isinstance(trainer, HasTeachers), "the trainer that this backend opened"
         await _require_vocabulary(name, scorer, loading.tokenizer(policy.name, policy.revision))
-        base = trainer.passes.decoder.base
-        longest, context = await scorer.max_prompt(), min(self.max_context, loading.max_context(base.config))
+        longest, context = await scorer.max_prompt(), min(self.max_context, trainer.context_of("policy"))
         if longest < context:
             raise ModelError(
                 f"models.{name} = '{scorer.endpoint.model}' reads at most {longest} tokens before the one that its "
@@ -272,7 +279,7 @@ class Torch:
                 f"{context + 1} or more, or lower backend.max_context"
             )
         await _require_top_k(name, scorer)
-        trainer.teachers.served[name] = ServedTeacher(scorer, longest, base.get_output_embeddings().out_features)
+        trainer.teachers.served[name] = ServedTeacher(scorer, longest, trainer.vocabulary)
 
     def _critic(self, critic: Critic, policy: Any, dtype: Any, frozen: Any, seed: int) -> Any:
         """Builds a critic: a head on the policy, or on a model of its own. Raises `ModelError` where that model has

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from sojourn.backends.torch.trainer.model_passes import ModelPasses
+from sojourn.backends.torch.trainer.shards import full, like
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 
 
@@ -21,7 +23,7 @@ class TrainerCopy(TorchTrainer):
         parts = {"weights": self.trainable, "reference": self._reference or {}}
         parts |= {"moments": dict(self._optimizers["policy"].moments())}
         arrays = {
-            part: {name: tensor.detach().cpu().numpy().copy() for name, tensor in tensors.items()}
+            part: {name: full(tensor.detach()).cpu().numpy().copy() for name, tensor in tensors.items()}
             for part, tensors in parts.items()
         }
         return {**arrays, "step": self._step}
@@ -29,9 +31,11 @@ class TrainerCopy(TorchTrainer):
     @torch.no_grad()
     def restore(self, state: Mapping[str, Any]) -> None:
         for name, value in state["weights"].items():
-            self.trainable[name].copy_(torch.as_tensor(value))
-        reference = {name: torch.as_tensor(value).to(self.passes.device) for name, value in state["reference"].items()}
-        self._reference = reference or None
+            self.trainable[name].copy_(like(self.trainable[name], torch.as_tensor(value)))
+        reference = state["reference"].items()
+        self._reference = {
+            name: like(self.trainable[name], torch.as_tensor(value)) for name, value in reference
+        } or None
         for path, value in state["moments"].items():
             self._optimizers["policy"].restore(path, torch.as_tensor(value))
         self._step = state["step"]
@@ -40,10 +44,14 @@ class TrainerCopy(TorchTrainer):
 class CopyableTrainer(TorchTrainer):
     """The trainer of the policy, which can be copied (see `abilities.Copies`)."""
 
-    def copy(self, optim: Any, *, reference: bool) -> TrainerCopy:
+    def copy(self, optim: Any, *, reference: bool, anew: ModelPasses | None = None) -> TrainerCopy:
         """Returns a trainer of a copy of the present weights, in a stage without an end, which needs a constant
-        schedule."""
-        copied = TrainerCopy(self.passes.copy(), _send_nowhere, self._timeline)
+        schedule. `anew` are passes of the model as it was loaded, which take the weights: sharded ones cannot be
+        copied as they are."""
+        copied = TrainerCopy(anew or self.passes.copy(), _send_nowhere, self._timeline)
+        with torch.no_grad():
+            for name, weight in copied.trainable.items() if anew is not None else ():
+                weight.copy_(self.trainable[name])
         copied.begin(optim, 1, reference=reference)
         return copied
 

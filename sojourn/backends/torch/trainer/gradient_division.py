@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 
 from sojourn.abilities import DividesGradient
+from sojourn.backends.torch.trainer.shards import full
+from sojourn.backends.torch.trainer.team import Team
 from sojourn.protocols import Loss, PassOutput, SelectedTokens
 
 Gradients = Sequence[torch.Tensor | None]  # one for each trained parameter, None where nothing flows
@@ -39,6 +41,13 @@ class GradientDivision:
             if gradient is not None:
                 sums[parameter] = sums[parameter].add_(gradient) if parameter in sums else gradient
 
+    def add_up(self, team: Team, parameters: Mapping[str, torch.nn.Parameter]) -> None:
+        """Adds up the gradients of the processes of a team."""
+        for name in dict.fromkeys(name for loss in self._losses for name in loss.further_objectives):
+            own = self._sums.get(name, {})
+            sums = team.sum_tensors([own.get(parameter) for parameter in parameters], list(parameters.values()))
+            self._sums[name] = {p: sum for p, sum in zip(parameters, sums, strict=True) if sum is not None}
+
     @torch.no_grad()
     def divide(self, parameters: Iterable[torch.nn.Parameter]) -> dict[str, float]:
         """Divides the gradients of parameters by the greatest divisor that a loss gives; returns the norms as metrics.
@@ -68,4 +77,4 @@ def gradients_of(
 
 
 def _norm(gradients: Mapping[str, torch.Tensor]) -> float:
-    return float(torch.nn.utils.get_total_norm(list(gradients.values()))) if gradients else 0.0
+    return float(full(torch.nn.utils.get_total_norm(list(gradients.values())))) if gradients else 0.0

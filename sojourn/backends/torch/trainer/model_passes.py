@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -14,11 +15,12 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from sojourn.backends.torch.trainer import head, pass_columns
+from sojourn.backends.torch.trainer import activations, head, pass_columns, shards
 from sojourn.backends.torch.trainer.critic import Critic
 from sojourn.backends.torch.trainer.decoder import Decoder
 from sojourn.backends.torch.trainer.pass_io import MicroBatch
-from sojourn.backends.torch.trainer.rounds import rounds
+from sojourn.backends.torch.trainer.rounds import rounds_of_ranks
+from sojourn.backends.torch.trainer.team import Alone, Team
 from sojourn.backends.torch.trainer.worker_pool import WorkerPool
 from sojourn.protocols import Forward, PassOutput
 from sojourn.types import Batch, FloatArray, IntArray
@@ -32,7 +34,8 @@ class ModelPasses:
 
     At most `token_budget` distinct tokens are computed at once, in one micro-batch or in several side by side, as many
     as the cores allow. The activations that layers keep for the backward pass stay within `activation_bytes`, and the
-    logits of a chunk within `logits_bytes`.
+    logits of a chunk within `logits_bytes`. Of a `team`, each process computes its micro-batches of the batch, and all
+    get what all computed. With `shard`, each holds a part of the weights; `inside` then runs what reads them.
     """
 
     def __init__(
@@ -45,12 +48,15 @@ class ModelPasses:
         logits_bytes: int = head.CHUNK_BYTES,
         kernel: bool = True,
         critic: Critic | None = None,
+        team: Team | None = None,
+        shard: bool = False,
     ) -> None:
-        self.model, self.critic, self.token_budget = model, critic, token_budget
+        self.model, self.critic, self.token_budget, self.team = model, critic, token_budget, team or Alone()
         self.decoder = Decoder(model, bf16=bf16, kernel=kernel, activation_bytes=activation_bytes)
         self.device = self.decoder.device
         self.pool = WorkerPool(self.device)
         self._bf16, self._logits_bytes = bf16, logits_bytes
+        self.root = self._shard() if shard else None
 
     def copy(self) -> ModelPasses:
         """Returns passes of a copy of the model within the same limits, without a critic; frozen weights are shared."""
@@ -62,7 +68,26 @@ class ModelPasses:
             activation_bytes=self.decoder.activation_bytes,
             logits_bytes=self._logits_bytes,
             kernel=self.decoder.kernel,
+            team=self.team,
         )
+
+    @property
+    def sharded(self) -> bool:
+        return self.root is not None
+
+    def gathered(self) -> AbstractContextManager[None]:
+        """Holds whole weights inside the context, in every process of the team."""
+        return nullcontext() if self.root is None else shards.gathered(self.root)
+
+    def inside(self, work: Callable[[], T]) -> T:
+        """Runs work that reads weights, and returns its result; tensors in tuples and dicts may be differentiated."""
+        return work() if self.root is None else self.root(work)
+
+    def _shard(self) -> shards.Root:
+        decoders = [self.decoder, *([self.critic.decoder] if self.critic is not None and self.critic.decoder else [])]
+        layers = [layer for decoder in decoders for layer in activations.layers_of(decoder.base.get_decoder())]
+        own = () if self.critic is None else (self.critic.head, self.critic.model)
+        return shards.shard([self.model, *(part for part in own if part is not None)], layers, self.device)
 
     def close(self) -> None:
         self.pool.close()
@@ -75,16 +100,17 @@ class ModelPasses:
 
         @torch.no_grad()
         def score_micro_batch(micro_batch: MicroBatch) -> None:
-            where = np.flatnonzero(micro_batch.batch.weight)
+            where = micro_batch.where
             out = self.forward(micro_batch, where, needs, tokens[micro_batch.indices[where]], after="critic" in needs)
             computed = {"logprobs": out.logprobs, "entropy": out.entropy, **out.columns}
             if "critic" in needs:
                 computed["values"], computed["next_values"] = out.values.split(len(where))
-            for name, tensor in computed.items():
+            for name, tensor in computed.items() if not micro_batch.fills else ():
                 scored[name][micro_batch.indices[where]] = tensor.cpu().numpy()
 
         for _ in self.run(list(self.rounds(batch)), score_micro_batch):
             pass
+        self.team.sum_arrays(scored.values())
         return Forward(logprobs, entropy, values, next_values, columns)
 
     def hidden_states(self, batch: Batch, indices: IntArray) -> FloatArray:
@@ -98,23 +124,29 @@ class ModelPasses:
 
         @torch.no_grad()
         def read_micro_batch(micro_batch: MicroBatch) -> None:
-            where = np.flatnonzero(micro_batch.batch.weight)
+            where = micro_batch.where
             nodes, row = np.unique(micro_batch.tree.node[where], return_inverse=True)
-            hidden = self.decoder(micro_batch.tree, torch.from_numpy(nodes).to(self.device))
-            states[row_of[micro_batch.indices[where]]] = hidden.float().cpu().numpy()[row]
+            hidden = self.inside(lambda: self.decoder(micro_batch.tree, torch.from_numpy(nodes).to(self.device)))
+            if not micro_batch.fills:
+                states[row_of[micro_batch.indices[where]]] = hidden.float().cpu().numpy()[row]
 
         for _ in self.run(list(self.rounds(marked)), read_micro_batch):
             pass
+        self.team.sum_arrays([states])
         return states[back]
 
     def rounds(self, batch: Batch) -> Iterator[list[MicroBatch]]:
-        """Divides the sequences that carry weight, each cut after its last such token, into micro-batches; those of one
-        round pass side by side."""
+        """Divides the sequences that carry weight, each cut after its last such token, into the micro-batches of this
+        process; those of one round pass side by side."""
         weighed = [np.flatnonzero(batch.weight[a:b]) for a, b in zip(batch.offsets, batch.offsets[1:], strict=False)]
         spans = [a + np.arange(w[-1] + 1) for a, w in zip(batch.offsets, weighed, strict=False) if len(w)]
-        cut = batch.pick(spans)
-        for micro_batches in rounds(cut, self.token_budget, self.pool.count):
+        cut, workers = batch.pick(spans), 1 if self.sharded else self.pool.count
+        divided = rounds_of_ranks(cut, self.token_budget, workers, self.team.count)
+        for micro_batches in divided[self.team.rank]:
             yield [MicroBatch.of(cut, numbers, spans) for numbers in micro_batches]
+        most = max(map(len, divided))
+        for _ in range(most - len(divided[self.team.rank]) if self.sharded else 0):
+            yield [MicroBatch.filler(cut, spans)]
 
     def run(
         self, rounds: Sequence[Sequence[MicroBatch]], work: Callable[[MicroBatch], T]
@@ -148,23 +180,23 @@ class ModelPasses:
         read = np.concatenate([tree.node[where - 1], *([tree.node[where]] if after else ())])
         distinct, back = np.unique(read, return_inverse=True)
         nodes, row = torch.from_numpy(distinct).to(self.device), torch.from_numpy(back).to(self.device)
-        hidden = self.decoder(tree, nodes)
-        # index_select: its gradient adds up repeated rows in one order, that of indexing does not
-        before = hidden.index_select(0, row[: len(where)])
-        linear, query = base.get_output_embeddings(), self.query(batch, where, tokens)
-        logprobs, entropy = head.score(before, linear, query)
-        columns = {
-            name: column.compute(before, linear, query)
-            for name, column in pass_columns.COLUMNS.items()
-            if name in needs
-        }
-        columns |= {name: compute(before, linear, query) for name, compute in further.items()}
-        values = torch.zeros(0)
-        if "critic" in needs:
-            if self.critic is None:
-                raise ValueError("values are asked for, but there is no critic: give the trainer one")
-            values = self.critic(tree, nodes, hidden).index_select(0, row)
-        return PassOutput(logprobs, entropy if "entropy" in needs else entropy.detach(), values, columns)
+        asked = {name: column.compute for name, column in pass_columns.COLUMNS.items() if name in needs} | dict(further)
+
+        def compute() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+            hidden = self.decoder(tree, nodes)
+            # index_select: its gradient adds up repeated rows in one order, that of indexing does not
+            before = hidden.index_select(0, row[: len(where)])
+            linear, query = base.get_output_embeddings(), self.query(batch, where, tokens)
+            logprobs, entropy = head.score(before, linear, query)
+            columns = {name: column(before, linear, query) for name, column in asked.items()}
+            values = torch.zeros(0)
+            if "critic" in needs:
+                if self.critic is None:
+                    raise ValueError("values are asked for, but there is no critic: give the trainer one")
+                values = self.critic(tree, nodes, hidden).index_select(0, row)
+            return logprobs, entropy if "entropy" in needs else entropy.detach(), values, columns
+
+        return PassOutput(*self.inside(compute))
 
     def query(self, batch: Batch, where: IntArray, tokens: IntArray) -> head.HeadQuery:
         """Asks the vocabulary head for `tokens` (n,) at the indices `where` (n,) of a batch."""
@@ -182,4 +214,5 @@ class ModelPasses:
     def layers_to_recompute(self, tokens: int, needs: frozenset[str]) -> list[Any]:
         """Returns the layers to checkpoint (recompute in the backward pass) in a pass of this many tokens."""
         own = self.critic.decoder if self.critic is not None and "critic" in needs else None
-        return [layer for decoder in (self.decoder, own) if decoder for layer in decoder.layers_to_recompute(tokens)]
+        decoders = [decoder for decoder in (self.decoder, own) if decoder]
+        return self.inside(lambda: [layer for decoder in decoders for layer in decoder.layers_to_recompute(tokens)])

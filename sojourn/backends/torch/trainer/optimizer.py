@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from sojourn.backends.torch.trainer.shards import full, like
 from sojourn.errors import ModelError
 
 SLOW = "slow"  # names the slow weights beside the moments of AdamW
@@ -31,7 +32,8 @@ class Optimizer:
         """Clips the gradient's norm, and returns what it was; 0 without a gradient. Raises `ModelError` where it is not
         finite."""
         trained, limit = [p for p in self.parameters.values() if p.grad is not None], self._optim.clip_norm
-        norm = torch.nn.utils.clip_grad_norm_(trained, limit or float("inf")) if trained else torch.zeros(1)
+        clipped = torch.nn.utils.clip_grad_norm_(trained, limit or float("inf")) if trained else torch.zeros(1)
+        norm = full(clipped)
         if not torch.isfinite(norm):
             raise ModelError(
                 f"the {whose}'s gradient of update {number} of this stage is not finite: lower its lr, or look for "
@@ -61,15 +63,15 @@ class Optimizer:
         """Yields the moments and step counts of AdamW as ("parameter/moment", value), and slow weights alike."""
         for name, parameter in self.parameters.items():
             for key, value in self._adam.state.get(parameter, {}).items():
-                yield f"{name}/{key}", value.contiguous()
+                yield f"{name}/{key}", value
         for name, slow in self._slow.items():
-            yield f"{name}/{SLOW}", slow.contiguous()
+            yield f"{name}/{SLOW}", slow
 
     def restore(self, path: str, value: torch.Tensor) -> None:
         """Puts back one of `moments`."""
         name, _, key = path.rpartition("/")
         parameter = self.parameters[name]
-        moved = value.to(parameter.device)
+        moved = like(parameter, value)
         if key == SLOW:
             self._slow[name] = moved
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,19 +15,30 @@ from sojourn.types import Batch, FloatArray, IntArray
 
 
 class MicroBatch(NamedTuple):
-    """A micro-batch with the tree of its prefixes; `indices` are those of its tokens in the batch that it is part
-    of."""
+    """A micro-batch with the tree of its prefixes; `indices` are those of its tokens in the batch that it is part of,
+    and `where` says which of them are scored. One that `fills` repeats a sequence, without weight, in a process that
+    must make as many passes as others; what it computes counts nowhere."""
 
     batch: Batch
     indices: IntArray
     tree: share.Tree
+    where: IntArray
+    fills: bool = False
 
     @classmethod
     def of(cls, batch: Batch, numbers: IntArray, spans: Sequence[IntArray]) -> MicroBatch:
         """Takes the sequences of these numbers; `spans` has, for every sequence, the indices of its tokens in the whole
         batch, of which `batch` may hold a part."""
         taken = batch.take(numbers)
-        return cls(taken, np.concatenate([spans[s] for s in numbers]), share.merge(taken))
+        where = np.flatnonzero(taken.weight)
+        return cls(taken, np.concatenate([spans[s] for s in numbers]), share.merge(taken), where)
+
+    @classmethod
+    def filler(cls, batch: Batch, spans: Sequence[IntArray]) -> MicroBatch:
+        """Repeats the shortest sequence of a batch."""
+        shortest = min(range(len(spans)), key=lambda sequence: len(spans[sequence]))
+        own = cls.of(batch, np.array([shortest]), spans)
+        return own._replace(batch=replace(own.batch, weight=np.zeros_like(own.batch.weight)), fills=True)
 
 
 def select_tokens(batch: Batch, where: IntArray, device: torch.device | str = "cpu") -> SelectedTokens:

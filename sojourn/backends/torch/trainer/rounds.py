@@ -1,6 +1,7 @@
-"""Divides a batch into micro-batches for memory, and groups those that several workers compute side by side.
+"""Divides a batch into micro-batches for memory, deals them to the ranks that train together, and groups those that
+several workers of a rank compute side by side.
 
-A worker is a group of threads."""
+A rank is a process, a worker a group of threads in it."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from sojourn.types import Batch, IntArray
 
 SLACK = (1.02, 1.1, 1.25)  # how much larger than an equal share a micro-batch of a round may be; each is tried
 MAX_IMBALANCE = 1.25  # how many times its equal share of nodes the slowest worker may compute
+REPEATED = 0.05  # what a node costs beside the time that the slowest rank needs for it
 
 Round = list[list[SortedSequence]]  # micro-batches that are computed side by side
 
@@ -25,10 +27,53 @@ def rounds(batch: Batch, budget: int, workers: int = 1) -> Iterator[list[IntArra
     much of the shared prefixes repeatedly that it costs more than parallelism gains, each micro-batch is a round of its
     own.
     """
+    yield from rounds_of_ranks(batch, budget, workers)[0]
+
+
+def rounds_of_ranks(batch: Batch, budget: int, workers: int = 1, ranks: int = 1) -> list[list[list[IntArray]]]:
+    """Returns the rounds of each of `ranks` processes that compute a batch together; some may have none."""
     sequences = sorted_sequences(batch)
-    divided = _balanced(sequences, budget, workers) if workers > 1 and sequences else _rounds(sequences, budget, 1)
-    for micro_batch_round in divided:
-        yield [np.array([s.sequence for s in micro_batch]) for micro_batch in micro_batch_round]
+    parts_of_ranks = [[sequences]] if ranks == 1 else deal(sequences, budget, ranks)
+    return [
+        [
+            [np.array([s.sequence for s in micro_batch]) for micro_batch in one]
+            for part in parts
+            for one in _divided(part, budget, workers)
+        ]
+        for parts in parts_of_ranks
+    ]
+
+
+def deal(sequences: Sequence[SortedSequence], budget: float, ranks: int) -> list[list[list[SortedSequence]]]:
+    """Returns the micro-batches of each rank, of at most `budget` nodes or of one sequence.
+
+    Of some ways to divide the sequences, it is the one in which the rank with the most nodes, which the others wait
+    for, has the fewest; nodes of others count a little, so that long prefixes are not computed twice for nothing.
+    """
+    if not sequences:
+        return [[] for _ in range(ranks)]
+    total = node_counts(sequences)[-1]
+    share = total / (ranks * -(-total // (ranks * budget)))
+    sizes = (*(min(share * slack, budget) for slack in SLACK), budget)
+    dealt = [_dealt(list(micro_batches(sequences, size)), ranks) for size in sizes]
+    loads = [[_nodes(parts) for parts in parts_of_ranks] for parts_of_ranks in dealt]
+    return min(zip(loads, dealt, strict=True), key=lambda one: max(one[0]) + REPEATED * sum(one[0]))[1]
+
+
+def _dealt(parts: Sequence[list[SortedSequence]], ranks: int) -> list[list[list[SortedSequence]]]:
+    """Gives each micro-batch, the largest first, to the rank that has the fewest nodes so far."""
+    dealt: list[list[list[SortedSequence]]] = [[] for _ in range(ranks)]
+    for part in sorted(parts, key=lambda part: -_nodes([part])):
+        min(dealt, key=_nodes).append(part)
+    return dealt
+
+
+def _nodes(parts: Sequence[Sequence[SortedSequence]]) -> int:
+    return sum(node_counts(part)[-1] for part in parts)
+
+
+def _divided(sequences: Sequence[SortedSequence], budget: int, workers: int) -> list[Round]:
+    return _balanced(sequences, budget, workers) if workers > 1 and sequences else _rounds(sequences, budget, 1)
 
 
 def _balanced(sequences: Sequence[SortedSequence], budget: int, workers: int) -> list[Round]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from sojourn.backends.torch.models.loading import max_context
 from sojourn.backends.torch.trainer import head, pass_columns
 from sojourn.backends.torch.trainer.divergence import TeacherRows, TeacherStates, TeacherTopTokens, divergences
 from sojourn.backends.torch.trainer.model_passes import ModelPasses
+from sojourn.backends.torch.trainer.shards import full
 from sojourn.composite import with_bases
 from sojourn.errors import ConfigError
 from sojourn.models.prompt_scorer import ABSENT, PromptScorer
@@ -45,6 +46,17 @@ class ServedTeacher(NamedTuple):
     vocabulary: int
 
 
+@runtime_checkable
+class HasTeachers(Protocol):
+    """A trainer whose losses compare the policy with `teachers`, and the number of tokens in the policy's head."""
+
+    teachers: Teachers
+
+    @property
+    def vocabulary(self) -> int: ...
+    def context_of(self, model: str) -> int: ...
+
+
 class Teachers:
     """The frozen models that are open and those behind servers, by their names, and what those that were asked last
     said of a step."""
@@ -63,18 +75,26 @@ class Teachers:
         query = passes.query(batch, where, batch.tokens[where])
         with torch.no_grad():
             states = torch.from_numpy(passes.hidden_states(batch, where - 1))
-            logprobs = head.score(states.to(passes.device), linear, query).logprobs
-        weight = linear.weight.detach()
+            logprobs = passes.inside(lambda: head.score(states.to(passes.device), linear, query).logprobs)
+            weight, bias = (None if part is None else full(part.detach()) for part in (linear.weight, linear.bias))
+        assert weight is not None
         said = TeacherStates(
             states,
             weight.clone() if changes and linear.weight.requires_grad else weight,
-            None if linear.bias is None else linear.bias.detach().clone(),
+            None if bias is None else bias.clone(),
             query.cap,
         )
         self.scored.append(Scored.of(batch, where, said))
         scored = np.zeros(len(batch), dtype=np.float32)
         scored[where] = logprobs.cpu().numpy()
         return scored
+
+    async def ask_servers(self, batches: Mapping[str, Batch]) -> tuple[dict[str, Batch], list[FloatArray]]:
+        """Asks the models behind servers, and forgets what models said before. Returns the batches of the others, which
+        are to be asked next, and the log-probabilities of each server's tokens."""
+        self.scored = []
+        said = [await self.ask_server(model, batch) for model, batch in batches.items() if model in self.served]
+        return {model: batch for model, batch in batches.items() if model not in self.served}, said
 
     async def ask_server(self, name: str, batch: Batch) -> FloatArray:
         """Does as `ask` with a model behind a server. Each sequence is a request, cut after its last token that carries

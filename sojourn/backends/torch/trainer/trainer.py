@@ -12,24 +12,25 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from sojourn.backends.torch.models.loading import max_context
 from sojourn.backends.torch.models.lora import merged
-from sojourn.backends.torch.trainer import activations, pass_columns
+from sojourn.backends.torch.trainer import activations, pass_columns, shards
 from sojourn.backends.torch.trainer.critic import PREFIX
 from sojourn.backends.torch.trainer.gradient_division import GradientDivision, Gradients, gradients_of
 from sojourn.backends.torch.trainer.model_passes import ModelPasses
 from sojourn.backends.torch.trainer.optimizer import Optimizer
 from sojourn.backends.torch.trainer.pass_io import MicroBatch, select_tokens
 from sojourn.backends.torch.trainer.teachers import Teachers
-from sojourn.backends.torch.trainer.weight_files import OPTIMIZER, REFERENCE, load_weights, save_weights
+from sojourn.backends.torch.trainer.weight_files import OPTIMIZER, REFERENCE, load_weights, save, save_weights
 from sojourn.protocols import Forward, Loss
 from sojourn.timeline import Timeline
 from sojourn.types import Batch, FloatArray, IntArray
 
 T = TypeVar("T")
 UPDATE = "update"  # the name of the objective that is minimised; losses may name further ones
+COUNTS = ("loss", "trained_tokens", "sequence_tokens", "computed_tokens", "weight")  # what micro-batches add up
 Weights = Iterator[tuple[str, torch.Tensor]]
 
 
@@ -44,16 +45,18 @@ class MicroBatchResult(NamedTuple):
 
 
 class TorchTrainer:
-    """Trains one model, and its critic, in one process (`protocols.Trainer`).
+    """Trains one model, and its critic, in one process or in each process of a team (`protocols.Trainer`).
 
     The work is done in a thread of its own, so that rollouts can go on beside it. `send` gives published weights to the
-    samplers.
+    samplers. The processes of a team are told the same in the same order: each computes gradients of its share of a
+    batch, and they are added up before an update, so that all take the same one.
     """
 
     def __init__(
         self, passes: ModelPasses, send: Callable[[Weights, int], Awaitable[None]], timeline: Timeline | None = None
     ) -> None:
         self.passes, self.model, self.critic, self.version = passes, passes.model, passes.critic, 0
+        self.team = passes.team
         self.teachers = Teachers()
         self._send, self._timeline = send, timeline or Timeline()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
@@ -108,6 +111,11 @@ class TorchTrainer:
 
         return await self._run(read)
 
+    @property
+    def vocabulary(self) -> int:
+        """Returns how many tokens the policy's head knows."""
+        return self.passes.decoder.base.get_output_embeddings().out_features
+
     def context_of(self, model: str) -> int:
         """Returns how many tokens a model can read (`ScoresTokens`)."""
         own = model in ("policy", "reference")
@@ -123,10 +131,7 @@ class TorchTrainer:
             own = model == "policy"
             return self.teachers.ask(self.passes if own else self.teachers.of_name(model), batch, changes=own)
 
-        self.teachers.scored = []
-        served = {model: batch for model, batch in batches.items() if model in self.teachers.served}
-        said = [await self.teachers.ask_server(model, batch) for model, batch in served.items()]
-        here = {model: batch for model, batch in batches.items() if model not in served}
+        here, said = await self.teachers.ask_servers(batches)
         said += await self._run(lambda: [ask(model, batch) for model, batch in here.items()])
         return reduce(np.add, said)
 
@@ -149,8 +154,16 @@ class TorchTrainer:
     async def publish(self) -> int:
         """Gives the samplers the present weights, under the next version number."""
         self.version += 1
-        await self._send(merged(self.model), self.version)
+        await self._send(self.weights(), self.version)
         return self.version
+
+    @torch.no_grad()
+    def weights(self) -> Weights:
+        """Yields the policy's weights as samplers take them, with adapters merged in. Where they are sharded, every
+        process must take them all."""
+        with self.passes.gathered():
+            for name, weight in merged(self.model):
+                yield name, weight.clone() if self.passes.sharded else weight
 
     # -- stages and persistence
 
@@ -163,13 +176,16 @@ class TorchTrainer:
         self._reference = {n: p.detach().clone() for n, p in self.trainable.items()} if reference else None
 
     def save(self, folder: Path, *, weights_only: bool = False) -> None:
-        """Writes trained weights and, unless they are enough, reference weights and the optimisers' moments."""
-        save_weights(folder, self.trainable, self.critic.parameters if self.critic is not None else None)
+        """Writes trained weights and, unless they are enough, reference weights and the optimisers' moments. Of a team,
+        the first process does."""
+        first = self.team.rank == 0
+        save_weights(folder, self.trainable, self.critic.parameters if self.critic is not None else None, write=first)
         if weights_only:
             return
         if self._reference is not None:
-            save_file(self._reference, folder / REFERENCE)
-        save_file(dict(m for optimizer in self._optimizers.values() for m in optimizer.moments()), folder / OPTIMIZER)
+            save(self._reference.items(), folder / REFERENCE, write=first)
+        moments = (moment for optimizer in self._optimizers.values() for moment in optimizer.moments())
+        save(moments, folder / OPTIMIZER, write=first)
 
     def load(self, folder: Path, *, weights_only: bool = False) -> None:
         """Restores what `save` wrote; call `begin` first unless only weights are wanted. Weights of a run without a
@@ -180,7 +196,7 @@ class TorchTrainer:
             return
         if self._reference is not None:
             loaded = load_file(folder / REFERENCE)
-            self._reference = {name: value.to(self.passes.device) for name, value in loaded.items()}
+            self._reference = {name: shards.like(self.trainable[name], value) for name, value in loaded.items()}
         assert self._optimizers, "call begin() before load()"
         for path, value in load_file(folder / OPTIMIZER).items():
             self._optimizers["critic" if path.startswith(PREFIX) else "policy"].restore(path, value)
@@ -204,19 +220,26 @@ class TorchTrainer:
 
     @contextmanager
     def _reference_weights(self) -> Iterator[None]:
-        """Makes the parameters refer to the reference weights inside the context; nothing is copied."""
+        """Gives the parameters the reference weights inside the context."""
         if self._reference is None:
             raise ValueError(
                 "no reference weights: the stage began without them: a stream that reads them says `reference = True`"
             )
-        present = {name: p.data for name, p in self.trainable.items()}
+        present = {name: p.detach().clone() if self.passes.sharded else p.data for name, p in self.trainable.items()}
         try:
-            for name, p in self.trainable.items():
-                p.data = self._reference[name]
+            self._hold(self._reference)
             yield
         finally:
+            self._hold(present)
+
+    def _hold(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Makes the parameters refer to other weights or, sharded, copies these."""
+        with torch.no_grad():
             for name, p in self.trainable.items():
-                p.data = present[name]
+                if self.passes.sharded:
+                    p.copy_(weights[name])
+                else:
+                    p.data = weights[name]
 
     def _accumulate(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]:
         """Adds the gradient of every micro-batch of the batch; returns the metrics of the whole."""
@@ -224,8 +247,8 @@ class TorchTrainer:
         self._division.begin(losses)
         if all(loss.zero_at_zero_advantage for loss in losses):
             batch = _without_zero_advantages(batch)
+        counts: dict[str, float] = dict.fromkeys(COUNTS, 0.0)
         sums: dict[str, float] = {}
-        objective = weight = trained = in_sequences = computed = 0.0
         rounds = list(self.passes.rounds(batch))
         largest_round = max(
             (sum(len(micro_batch.tree.tokens) for micro_batch in micro_batches) for micro_batches in rounds), default=0
@@ -235,20 +258,23 @@ class TorchTrainer:
                 rounds, lambda micro_batch: self._differentiate(micro_batch, losses, needs)
             ):
                 self._add(result.gradients)
-                trained += np.count_nonzero(micro_batch.batch.weight)
-                in_sequences, computed = in_sequences + len(micro_batch.batch), computed + len(micro_batch.tree.tokens)
-                objective, weight = objective + result.objective, weight + result.weight
+                if micro_batch.fills:
+                    continue
+                trained = np.count_nonzero(micro_batch.batch.weight)
+                tokens = (trained, len(micro_batch.batch), len(micro_batch.tree.tokens))
+                for name, value in zip(COUNTS, (result.objective, *tokens, result.weight), strict=True):
+                    counts[name] += value
                 for name, value in result.sums.items():
                     sums[name] = sums.get(name, 0.0) + value
-        means = {name: value / weight for name, value in sums.items()}
-        counts = {"trained_tokens": trained, "sequence_tokens": in_sequences, "computed_tokens": computed}
-        return {"loss": objective, **counts, **means}
+        *counted, weight = self.team.sum_numbers(counts).values()
+        means = {name: value / weight for name, value in self.team.sum_numbers(sums).items()}
+        return {**dict(zip(COUNTS, counted, strict=False)), **means}
 
     def _differentiate(
         self, micro_batch: MicroBatch, losses: Sequence[Loss], needs: frozenset[str]
     ) -> MicroBatchResult:
         """Passes a micro-batch through the model and the losses, and returns its gradients."""
-        where = np.flatnonzero(micro_batch.batch.weight)
+        where = micro_batch.where
         selected = select_tokens(micro_batch.batch, where, self.passes.device)
         further = self.teachers.compare(losses, micro_batch.batch, where, self.passes.device)
         out = self.passes.forward(micro_batch, where, needs, micro_batch.batch.tokens[where], further=further)
@@ -259,7 +285,8 @@ class TorchTrainer:
             total = total + (per_token * selected.weight).sum()
             observed |= metrics
         objectives = {UPDATE: total, **self._division.objectives(out, selected)}
-        gradients = gradients_of(objectives, list(self.parameters.values()))
+        differentiate = shards.gradients_of if self.passes.sharded else gradients_of
+        gradients = differentiate(objectives, list(self.parameters.values()))
         sums = {name: float((values.detach() * selected.weight).sum()) for name, values in observed.items()}
         return MicroBatchResult(gradients, total.item(), sums, float(selected.weight.sum()))
 
@@ -272,8 +299,17 @@ class TorchTrainer:
         for name in gradients.keys() - {UPDATE}:
             self._division.add(name, self.parameters, gradients[name])
 
+    def _add_up(self) -> None:
+        """Adds up the gradients of the processes of the team."""
+        parameters = self.parameters
+        sums = self.team.sum_tensors([p.grad for p in parameters.values()], list(parameters.values()))
+        for parameter, sum in zip(parameters.values(), sums, strict=True):
+            parameter.grad = sum
+        self._division.add_up(self.team, parameters)
+
     def _update(self) -> Mapping[str, float]:
         assert self._optimizers, "call begin() before the first step"
+        self._add_up()
         divided = self._division.divide(self.trainable.values())
         norms = {whose: optimizer.clip(self._step + 1, whose) for whose, optimizer in self._optimizers.items()}
         rates = {whose: optimizer.update(self._step) for whose, optimizer in self._optimizers.items()}

@@ -3,12 +3,13 @@ safetensors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
 
+from sojourn.backends.torch.trainer.shards import full, like
 from sojourn.errors import RecordError
 
 Parameters = Mapping[str, torch.nn.Parameter]
@@ -17,11 +18,19 @@ WEIGHTS, CRITIC, REFERENCE, OPTIMIZER = (
 )
 
 
-def save_weights(folder: Path, policy: Parameters, critic: Parameters | None) -> None:
+def save(tensors: Iterable[tuple[str, torch.Tensor]], path: Path, *, write: bool = True) -> None:
+    """Writes whole tensors, which are gathered where they are sharded; one process of a team does `write`."""
+    gathered = ((name, full(tensor.detach())) for name, tensor in tensors)
+    found = {name: tensor.contiguous() for name, tensor in gathered if write}
+    if write:
+        save_file(found, path)
+
+
+def save_weights(folder: Path, policy: Parameters, critic: Parameters | None, *, write: bool = True) -> None:
     """Writes the trained weights of the policy, and those of the critic where there is one."""
-    save_file({name: p.detach().contiguous() for name, p in policy.items()}, folder / WEIGHTS)
+    save(policy.items(), folder / WEIGHTS, write=write)
     if critic is not None:
-        save_file({name: p.detach().contiguous() for name, p in critic.items()}, folder / CRITIC)
+        save(critic.items(), folder / CRITIC, write=write)
 
 
 def load_weights(folder: Path, policy: Parameters, critic: Parameters | None, *, weights_only: bool) -> None:
@@ -53,4 +62,4 @@ def _fill(parameters: Parameters, weights: Mapping[str, torch.Tensor], folder: P
                 f"{tuple(parameters[name].shape)}: use the model that it was made with"
             )
     for name, value in weights.items():
-        parameters[name].copy_(value)
+        parameters[name].copy_(like(parameters[name], value))

@@ -1,0 +1,142 @@
+"""The actors that train a model together, as the driver sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures as futures
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.exceptions import RayActorError, RayTaskError
+
+from sojourn.backends.ray.trainer_rank import POLICY, Place, Process, TrainerRank
+from sojourn.errors import RankError
+from sojourn.types import Batch
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
+    from ray.actor import ActorHandle
+
+    from sojourn.backends.torch.backend import Torch
+    from sojourn.models.spec import Critic, Model
+
+GRACE_S = 15.0  # how long after an error of one rank the others may take to end with theirs
+RESUME = "the run goes on from its last checkpoint with `sojourn train RUN --resume`"
+
+
+def make_ranks(count: int, torch: Torch, **options: Any) -> list[ActorHandle]:
+    """Starts the actors of `count` ranks, each with these options of Ray (processors, GPUs, where it is placed)."""
+    actor: Any = ray.remote(TrainerRank).options(max_restarts=0, **options)
+    return [actor.remote(torch.threads) for _ in range(count)]
+
+
+class Ranks:
+    """The actors that train together. All are asked the same in the same order, and the first answers.
+
+    An error of a rank is raised as itself. Where one is lost, or they no longer agree, all end.
+    """
+
+    def __init__(self, actors: Sequence[ActorHandle]) -> None:
+        self.actors: list[Any] = list(actors)
+        self.processes: list[Process] = []
+        self._lost: str | None = None
+
+    def open(self, torch: Torch, model: Model, seed: int, critic: Critic | None, *, shard: bool = False) -> None:
+        """Lets the ranks find one another, and load the model. With `shard` each of several holds a part of the
+        weights, gradients and moments."""
+        places = [Place(0, 1)]
+        if len(self.actors) > 1:
+            [address] = self._answers([self.actors[0].listen.remote(len(self.actors))])
+            places = [Place(rank, len(self.actors), shard, *address) for rank in range(len(self.actors))]
+        calls = zip(self.actors, places, strict=True)
+        self.processes = self._answers([actor.open.remote(torch, model, seed, critic, place) for actor, place in calls])
+
+    def all_now(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Calls a method of each actor, and waits for all answers."""
+        return self._answers(self._begun(method, args, kwargs))
+
+    async def all(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
+        return await self._awaited(self._begun(method, args, kwargs))
+
+    async def pack(self) -> ObjectRef:
+        """Returns where the first rank has put the packed weights, which are not fetched."""
+        self._require_alive()
+        begun = [actor.pack.options(num_returns=2).remote() for actor in self.actors]
+        await self._awaited([done for _, done in begun])
+        return begun[0][0]
+
+    def close(self) -> None:
+        """Ends all ranks; what fails on the way has no one left to tell."""
+        if self._lost is None and ray.is_initialized():
+            pending = [actor.close.remote(POLICY) for actor in self.actors]
+            ray.wait(pending, num_returns=len(pending), timeout=GRACE_S)
+        self._end("the ranks are closed")
+
+    # -- inside
+
+    def _begun(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[ObjectRef]:
+        self._require_alive()
+        if len(self.actors) > 1:
+            args = [ray.put(arg) if isinstance(arg, Batch) else arg for arg in args]
+        return [getattr(actor, method).remote(*args, **kwargs) for actor in self.actors]
+
+    def _require_alive(self) -> None:
+        if self._lost is not None:
+            raise RankError(self._lost)
+
+    def _answers(self, refs: Sequence[ObjectRef]) -> list[Any]:
+        pending = [ref.future() for ref in refs]
+        futures.wait(pending, return_when=futures.FIRST_EXCEPTION)
+        if _needs_grace(pending):
+            futures.wait(pending, timeout=GRACE_S)
+        return self._settled(pending)
+
+    async def _awaited(self, refs: Sequence[ObjectRef]) -> list[Any]:
+        pending = [ref.future() for ref in refs]
+        waiting = [asyncio.wrap_future(one) for one in pending]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_EXCEPTION)
+        if _needs_grace(pending):
+            await asyncio.wait(waiting, timeout=GRACE_S)
+        await asyncio.gather(*(one for one in waiting if one.done()), return_exceptions=True)  # takes their errors
+        return self._settled(pending)
+
+    def _settled(self, pending: Sequence[futures.Future[Any]]) -> list[Any]:
+        """Returns the answers of all ranks, or raises what one of them raised."""
+        errors = {rank: _error(one) for rank, one in enumerate(pending)}
+        failed = {rank: error for rank, error in errors.items() if error is not None}
+        if not failed:
+            return [one.result() for one in pending]
+        dead = [rank for rank, error in failed.items() if _is_death(error)]
+        if dead:
+            raise RankError(self._end(f"{self._name(dead[0])} died: {RESUME}"))
+        rank, error = next(iter(failed.items()))
+        if len(failed) < len(pending):  # the others wait for a share that never comes
+            self._end(f"{self._name(rank)} failed, and the ranks no longer agree: {RESUME}")
+        raise error.cause if isinstance(error, RayTaskError) and error.cause is not None else error
+
+    def _name(self, rank: int) -> str:
+        where = f" (process {self.processes[rank].pid} on {self.processes[rank].host})" if self.processes else ""
+        return f"trainer rank {rank} of {len(self.actors)}{where}"
+
+    def _end(self, why: str) -> str:
+        for actor in self.actors if ray.is_initialized() else ():
+            ray.kill(actor, no_restart=True)
+        self._lost = why
+        return why
+
+
+def _error(one: futures.Future[Any]) -> BaseException | None:
+    """Returns what a call raised; None where it succeeded or goes on."""
+    return one.exception() if one.done() and not one.cancelled() else None
+
+
+def _is_death(error: BaseException) -> bool:
+    return isinstance(error, RayActorError)
+
+
+def _needs_grace(pending: Sequence[futures.Future[Any]]) -> bool:
+    """Whether a rank failed otherwise than by its death while others go on: what they say tells why."""
+    errors = [_error(one) for one in pending]
+    failed = [error for error in errors if error is not None]
+    return bool(failed) and not any(map(_is_death, failed)) and not all(one.done() for one in pending)

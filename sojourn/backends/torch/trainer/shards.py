@@ -1,0 +1,95 @@
+"""Shards of a model: each process of a team holds a part of every weight, its gradient and its moments (FSDP2).
+
+Weights are gathered layer by layer where a pass needs them, and gradients are added up while they are divided again. So
+every process must make the same passes in the same order.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+T = TypeVar("T")
+
+
+class Root(torch.nn.Module):
+    """Holds all that passes compute with, so that weights are gathered while a pass runs inside it."""
+
+    def __init__(self, parts: Sequence[torch.nn.Module]) -> None:
+        super().__init__()
+        self.parts = torch.nn.ModuleList(parts)
+
+    def forward(self, work: Callable[[], T]) -> T:
+        """Returns what the work returns; only tensors in tuples and dicts of it are differentiated."""
+        return work()
+
+
+def shard(parts: Sequence[torch.nn.Module], layers: Sequence[torch.nn.Module], device: torch.device) -> Root:
+    """Divides the weights of some modules between the processes of the default group, and returns what holds them.
+
+    Each of the `layers` is gathered by itself, everything else together. Objectives are sums, so gradients are added up
+    and not averaged.
+    """
+    from torch.distributed.fsdp import fully_shard  # takes seconds to import
+
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")  # which nothing changes
+    root = Root(parts)
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    for module in (*layers, root):
+        sharded: Any = fully_shard(module, mesh=mesh, reshard_after_forward=True)
+        sharded.set_gradient_divide_factor(1.0)
+        sharded.set_force_sum_reduction_for_comms(True)
+    return root
+
+
+def full(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a whole tensor, gathered from all processes where it is sharded."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Returns a whole tensor as the parameter is held: on its device, and of a sharded one this process's part."""
+    moved = value.to(parameter.device)
+    if not isinstance(parameter, DTensor) or moved.shape != parameter.shape:
+        return moved
+    return distribute_tensor(moved, parameter.device_mesh, parameter.placements, src_data_rank=None)
+
+
+def gradients_of(
+    objectives: Mapping[str, torch.Tensor], parameters: Sequence[torch.nn.Parameter]
+) -> dict[str, list[torch.Tensor | None]]:
+    """Returns the gradient of each objective, a scalar, all through one graph, which is freed after the last. They are
+    those of all processes; the parameters' own gradients stay as they are."""
+    kept = [parameter.grad for parameter in parameters]
+    *_, last = objectives
+    found: dict[str, list[torch.Tensor | None]] = {}
+    for name, objective in objectives.items():
+        for parameter in parameters:
+            parameter.grad = None
+        objective.backward(retain_graph=name != last)
+        found[name] = [parameter.grad for parameter in parameters]
+    for parameter, gradient in zip(parameters, kept, strict=True):
+        parameter.grad = gradient
+    return found
+
+
+@contextmanager
+def gathered(module: torch.nn.Module) -> Iterator[None]:
+    """Holds the whole weights of the modules inside, where they are sharded."""
+    from torch.distributed.fsdp import FSDPModule
+
+    sharded = [one for one in module.modules() if isinstance(one, FSDPModule)]
+    for one in sharded:
+        one.unshard()
+    try:
+        yield
+    finally:
+        for one in sharded:
+            one.reshard()

@@ -1,0 +1,371 @@
+"""Several ranks train as one process does: whatever they divide, whatever is lost of them."""
+
+import os
+import signal
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from made import batch as made_batch
+from made import group, sample, trajectory
+from test_ray_trainer import NAME, OPTIM, Sent, alone, asked, files, ranked, require_same, step
+
+from sojourn.backends.torch.backend import Torch
+from sojourn.batch import Aggregate, share, to_batch
+from sojourn.errors import ConfigError, RankError
+from sojourn.losses.entropy import Entropy
+from sojourn.losses.nll import NLL
+from sojourn.losses.papers.st_ppo import STPPO
+from sojourn.losses.ppo import PPO
+from sojourn.losses.value import Value
+from sojourn.models.spec import Critic, Lora, Model
+from sojourn.types import Batch, Credit
+
+ray = pytest.importorskip("ray")
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the ranks cannot import tests
+MODEL = Model(name=NAME, dtype="fp32")
+LARGE = Torch(device="cpu", token_budget=4096)
+
+
+def gradients(rank) -> dict[str, np.ndarray]:
+    """Returns the gradients in a rank, by name, after those of all were added up; the first rank keeps the sum."""
+    from sojourn.backends.torch.trainer import shards
+
+    trainer = rank._trainers[0]
+    trainer._add_up()
+    own = {name: p.grad for name, p in trainer.parameters.items() if p.grad is not None}
+    found = {name: shards.full(gradient).numpy().copy() for name, gradient in own.items()}
+    for parameter in trainer.parameters.values() if rank._rank and not trainer.passes.sharded else ():
+        parameter.grad = None
+    return found
+
+
+def is_sharded(rank) -> bool:
+    """Whether a rank holds a part of each weight alone."""
+    from torch.distributed.tensor import DTensor
+
+    return all(isinstance(p, DTensor) for p in rank._trainers[0].parameters.values())
+
+
+class Team:
+    """Ranks that are kept for several tests, each of which loads a model anew."""
+
+    def __init__(self, count: int) -> None:
+        self.sent = Sent()
+        self.trainer = ranked(MODEL, None, self.sent, LARGE, count)
+
+    def anew(self, model: Model = MODEL, critic: Critic | None = None, torch_: Torch = LARGE, shard: bool = False):
+        def load(rank) -> None:
+            rank._team.sharded = shard
+            rank._load(torch_, model, 0, critic)
+
+        self.told(load)
+        assert all(said == shard for said in self.told(is_sharded))
+        self.trainer.begin(OPTIM, 5, reference=True)
+        return self.trainer
+
+    def told(self, work):
+        return ray.get([actor.__ray_call__.remote(work) for actor in self.trainer._ranks.actors])
+
+
+SHARD = pytest.mark.parametrize("shard", [False, True], ids=["whole", "sharded"])
+
+
+@pytest.fixture(scope="module")
+def two(cluster):
+    made = Team(2)
+    yield made
+    made.trainer.close()
+
+
+@pytest.fixture(scope="module")
+def four(cluster):
+    made = Team(4)
+    yield made
+    made.trainer.close()
+
+
+def one(model: Model = MODEL, critic: Critic | None = None, torch_: Torch = LARGE):
+    made = alone(model, critic, Sent(), torch_)
+    made.begin(OPTIM, 5, reference=True)
+    return made
+
+
+def grads(made) -> dict[str, np.ndarray]:
+    return {name: p.grad.numpy() for name, p in made.parameters.items() if p.grad is not None}
+
+
+def halves(rng: np.random.Generator) -> Batch:
+    """Two groups of equal size, each with a prompt of its own that its episodes share."""
+    groups = []
+    for slot in range(2):
+        prompt = rng.integers(0, 97, 30)
+        turns = [trajectory(rng, turns=1, vocabulary=97).turns[0] for _ in range(3)]
+        made = [replace(t, context=prompt, sample=sample(rng.integers(0, 97, 6).tolist(), -2.0)) for t in turns]
+        groups.append(group([replace(trajectory(rng), turns=(turn,)) for turn in made], slot))
+    credit = [[Credit.uniform(t, float(rng.normal())) for t in g.trajectories] for g in groups]
+    return to_batch(groups, credit, {}, aggregate=Aggregate())
+
+
+@SHARD
+@pytest.mark.parametrize("activation_gb", [8.0, 1e-9])  # the second has every layer computed again
+async def test_two_ranks_have_the_gradients_of_one_process_to_the_bit(two, shard, activation_gb):
+    """Where parts are the same."""
+    batch = halves(np.random.default_rng(0))
+    tokens = len(share.merge(batch).tokens)
+    parted = Torch(device="cpu", token_budget=tokens // 2)  # one process computes the same two parts
+    here, there = one(torch_=parted), two.anew(torch_=replace(LARGE, activation_gb=activation_gb), shard=shard)
+    losses = [PPO(), Entropy()]
+    said = [dict(await made.forward_backward(batch, losses)) for made in (there, here)]
+    require_same(*said)
+    assert said[0]["computed_tokens"] == tokens
+    for found in two.told(gradients):
+        require_same(found, grads(here))
+    here.close()
+
+
+def forked(rng: np.random.Generator) -> Batch:
+    made = [trajectory(rng, parents=[-1, 0, 0, 1, 1]), trajectory(rng, turns=9), trajectory(rng, turns=1)]
+    groups = [group(made), group([trajectory(rng, turns=n) for n in (1, 2, 7)], 1)]
+    credit = [[Credit.uniform(t, float(rng.normal())) for t in g.trajectories] for g in groups]
+    return to_batch(groups, credit, {}, aggregate=Aggregate())
+
+
+def single(rng: np.random.Generator) -> Batch:
+    return made_batch(rng, groups=1, size=1)
+
+
+def nothing(rng: np.random.Generator) -> Batch:
+    """Of no sequence anything is learned."""
+    batch = made_batch(rng)
+    return replace(batch, advantages=np.zeros_like(batch.advantages))
+
+
+BATCHES = [made_batch, halves, forked, single, nothing]
+
+
+@SHARD
+@pytest.mark.parametrize("budget", [40, 4096])
+@pytest.mark.parametrize("make", BATCHES, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("size", ["two", "four"])
+async def test_ranks_have_the_gradients_of_one_process(size, make, budget, shard, request):
+    """For trees that share prefixes, unequal lengths, fewer sequences than ranks, and none."""
+    batch, bounded = make(np.random.default_rng(1)), Torch(device="cpu", token_budget=budget)
+    team = request.getfixturevalue(size)
+    here, there = one(torch_=bounded), team.anew(torch_=bounded, shard=shard)
+    for losses in ([PPO()], [NLL()]):
+        said = [dict(await made.forward_backward(batch, losses)) for made in (there, here)]
+        said[0]["computed_tokens"] = said[1]["computed_tokens"] = 0  # what several ranks share counts in each
+        assert said[0] == pytest.approx(said[1], rel=1e-5, abs=1e-6)
+    first, *others = team.told(gradients)
+    for other in others:
+        require_same(first, other)
+    require_near(first, grads(here))
+    require_near((await there.forward(batch))._asdict(), (await here.forward(batch))._asdict(), 1e-5)
+    said = [dict(await made.optim_step()) for made in (there, here)]
+    assert said[0] == pytest.approx(said[1], rel=1e-5)
+    here.close()
+
+
+def require_near(found, expected, tolerance: float = 1e-6) -> None:
+    assert found.keys() == expected.keys()
+    for name in found.keys() - {"columns"}:
+        scale = np.abs(expected[name]).max() or 1.0
+        assert np.abs(found[name] - expected[name]).max() <= tolerance * max(scale, 1e-2), name
+
+
+@SHARD
+@pytest.mark.parametrize(
+    ("lora", "critic"),
+    [(None, Critic(hidden=4)), (Lora(rank=2), Critic(model=NAME, hidden=4, lora=Lora(rank=2)))],
+    ids=["whole", "adapters"],
+)
+async def test_ranks_learn_what_one_process_learns(two, lora, critic, shard):
+    """Over several steps: critic, adapters, further objectives, reference model, teacher, copy."""
+    model = Model(name=NAME, dtype="fp32", lora=lora)
+    bounded = Torch(device="cpu", token_budget=60)
+    here, there = one(model, critic, bounded), two.anew(model, critic, bounded, shard)
+    other = Model(name="tiny:layers=2,hidden=64")
+    bounded.open_model("other", other, None, 3, model, here)
+    there.open_model("other", other, None, 3, model)
+    losses = [STPPO(level="token", floor=1e-6), Value(), Entropy()]
+    for number in range(3):
+        batch = step(number)
+        batch = replace(batch, logprobs=batch.logprobs - 3)
+        said = []
+        for made in (there, here):
+            passed = dict(await made.forward_backward(batch, losses))
+            await made.forward(batch)  # which must leave no weights behind that the step then misses
+            said.append({**passed, **await made.optim_step()})
+        assert said[0]["left_out_norm"] > 0
+        said[0]["computed_tokens"] = said[1]["computed_tokens"]
+        assert said[0] == pytest.approx(said[1], rel=1e-3, abs=1e-5)
+    for options in ({"critic": True, "columns": ["top_logprob"]}, {"reference": True}):
+        found = [(await made.forward(batch, **options))._asdict() for made in (there, here)]
+        require_near(*found, 1e-4)
+    require_near(*[{"asked": await made.ask_models(asked(batch))} for made in (there, here)], 1e-4)
+    copies = [made.copy(OPTIM, reference=True) for made in (there, here)]
+    for made in copies:
+        await made.forward_backward(batch, [PPO()])
+        await made.optim_step()
+    require_near(*(made.state()["weights"] for made in copies), 1e-3)
+    require_near(*[(await made.forward(batch, reference=True))._asdict() for made in copies], 1e-4)
+    kept = copies[0].state()
+    await copies[0].optim_step()
+    copies[0].restore(kept)
+    require_same(copies[0].state(), kept)
+    for made in copies:
+        made.close()
+    await there.publish()
+    await here.publish()
+    require_near({n: w.numpy() for n, w in two.sent.weights.items()}, published(here), 1e-3)
+    here.close()
+
+
+def published(trainer) -> dict[str, np.ndarray]:
+    from sojourn.backends.torch.models.lora import merged
+
+    return {name: weight.numpy() for name, weight in merged(trainer.model)}
+
+
+@SHARD
+async def test_a_checkpoint_of_some_ranks_goes_on_with_others(two, four, shard, tmp_path):
+    """Four save, two and one go on, bit for bit; and one saves, two go on."""
+    critic, batch = Critic(hidden=4), step(0)
+    losses = [PPO(), Value()]
+
+    async def learn(made) -> None:
+        await made.forward_backward(batch, losses)
+        await made.optim_step()
+
+    first = four.anew(critic=critic, shard=shard)
+    await learn(first)
+    first.save(made_folder(tmp_path / "four"))
+    state = first.state()
+    others = [two.anew(critic=critic, shard=shard), one(critic=critic)]
+    for number, made in enumerate(others):
+        made.load(tmp_path / "four")
+        made.restore(state)
+        made.save(made_folder(tmp_path / f"again{number}"))
+        require_same(files(tmp_path / f"again{number}"), files(tmp_path / "four"))
+        assert made.state() == state
+    await learn(others[1])
+    others[1].save(made_folder(tmp_path / "one"))
+    others[0].load(tmp_path / "one")
+    others[0].save(made_folder(tmp_path / "two"))
+    require_same(files(tmp_path / "two"), files(tmp_path / "one"))
+    others[1].close()
+
+
+def made_folder(path):
+    path.mkdir()
+    return path
+
+
+@SHARD
+async def test_errors_of_all_ranks_are_raised_as_they_are(two, shard):
+    made, batch = two.anew(shard=shard), made_batch(np.random.default_rng(0))
+    made.begin(OPTIM, 5, reference=False)
+    with pytest.raises(ValueError, match="no reference weights"):
+        await made.forward(batch, reference=True)
+    with pytest.raises(ConfigError, match="no model 'unknown' is open"):
+        await made.ask_models({"unknown": batch})
+    assert (await made.forward_backward(batch, [NLL()]))["nll"] > 0  # they still agree
+    await made.optim_step()
+
+
+class Counting(NLL):
+    """Keeps how many tokens it was asked about."""
+
+    seen = 0
+
+    def __call__(self, out, batch):
+        object.__setattr__(self, "seen", self.seen + len(batch.weight))
+        return super().__call__(out, batch)
+
+    def state(self):
+        return {"seen": self.seen}
+
+    def restore(self, state):
+        object.__setattr__(self, "seen", state["seen"])
+
+
+async def test_what_a_loss_keeps_of_a_pass_comes_back_or_is_refused(two):
+    batch, loss = made_batch(np.random.default_rng(0), groups=1, size=3), Counting()
+    made = ranked(MODEL, None, Sent())
+    made.begin(OPTIM, 5, reference=False)
+    for times in (1, 2):
+        await made.forward_backward(batch, [PPO(), loss])
+        assert loss.seen == times * np.count_nonzero(batch.weight)
+    made.close()
+    with pytest.raises(ConfigError, match=r"\(Counting\), each rank by its part of the step alone"):
+        await two.anew().forward_backward(batch, [loss])
+
+
+class Failing(NLL):
+    """Fails in one of two ranks."""
+
+    def __call__(self, out, batch):
+        import torch
+
+        if torch.distributed.get_rank() == 1:
+            raise ArithmeticError("this loss is broken")
+        return super().__call__(out, batch)
+
+
+async def test_an_error_of_one_rank_alone_is_raised_and_ends_all(cluster, monkeypatch):
+    """The others wait for a share that never comes."""
+    monkeypatch.setattr("sojourn.backends.ray.ranks.GRACE_S", 2.0)
+    made = ranked(MODEL, None, Sent(), LARGE, 2)
+    made.begin(OPTIM, 5, reference=False)
+    with pytest.raises(ArithmeticError, match="this loss is broken"):
+        await made.forward_backward(made_batch(np.random.default_rng(0)), [Failing()])
+    with pytest.raises(RankError, match=r"rank 1 of 2 .* failed, and the ranks no longer agree: the run goes on from"):
+        made.state()
+    made.close()
+
+
+class Slow(NLL):
+    """Takes long in one of the ranks, which it tells by a file."""
+
+    def __call__(self, out, batch):
+        time.sleep(1.0)
+        return super().__call__(out, batch)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+async def test_a_rank_that_dies_ends_all_with_one_sentence(cluster, victim):
+    import asyncio
+
+    made = ranked(MODEL, None, Sent(), LARGE, 2)
+    made.begin(OPTIM, 5, reference=False)
+    batch = made_batch(np.random.default_rng(0))
+    pids = [process.pid for process in made._ranks.processes]
+
+    async def train() -> None:
+        while True:
+            await made.forward_backward(batch, [Slow()])
+            await made.optim_step()
+
+    training = asyncio.create_task(train())
+    await asyncio.sleep(2.5)
+    began = time.monotonic()
+    os.kill(pids[victim], signal.SIGKILL)
+    said = rf"trainer rank {victim} of 2 \(process {pids[victim]} on .*\) died: the run goes on from its last "
+    with pytest.raises(RankError, match=said + "checkpoint with `sojourn train RUN --resume`"):
+        await training
+    assert time.monotonic() - began < 30
+    with pytest.raises(RankError, match=f"rank {victim} of 2"):
+        made.state()
+    made.close()
+    for _ in range(100):
+        if not any(map(is_running, pids)):
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError("a rank is left")
+
+
+def is_running(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}")
