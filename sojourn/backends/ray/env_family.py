@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import pickle
+import sys
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple
 
 import ray
-from ray import cloudpickle
+from ray.cloudpickle.cloudpickle import dumps
 from ray.exceptions import RayError, RayTaskError
 
 from sojourn.abilities import PLAY_ABILITIES, HasCapacity, HasWorlds, capacity
@@ -27,6 +30,7 @@ ABILITIES = (*PLAY_ABILITIES, NATIVE)
 PASSED_ON = ("about", "seats", "lowest_reward", "next_task", "risks", "relabelled", "bounds", "make_task")
 OPEN_TIMEOUT_S, ASK_TIMEOUT_S, RETRY_S = 600.0, 60.0, 0.2
 MOST_KNOWN = 10_000  # tasks
+ASKED: Path = (-1,)  # the world, for counting, of plays that are only made to be asked what they can do
 
 
 def start_anywhere(cpus: float) -> Start:
@@ -80,7 +84,9 @@ class Workers:
         async with self._opening:
             if self.all:
                 return
-            self.all = [Worker(self.start(self.first + number, self.family)) for number in range(self.count)]
+            paths = [os.path.abspath(path) for path in sys.path]
+            numbers = range(self.first, self.first + self.count)
+            self.all = [Worker(self.start(number, self.family, paths)) for number in numbers]
             self._watching = [asyncio.create_task(self._watch(worker)) for worker in self.all]
             try:
                 async with asyncio.timeout(OPEN_TIMEOUT_S):
@@ -107,9 +113,9 @@ class Workers:
                 chosen.placed += 1
                 chosen.open[world] += 1
                 return Place(chosen, chosen.life, world)
-            if failed := [w.failure for w in self.all if isinstance(w.failure, ConfigError)]:
-                if not any(worker.up for worker in self.all):
-                    raise failed[0]
+            failed = [worker.failure for worker in self.all if isinstance(worker.failure, ConfigError)]
+            if failed and not any(worker.up for worker in self.all):
+                raise failed[0]
             await self._change()
 
     def beside(self, place: Place) -> Place:
@@ -129,7 +135,7 @@ class Workers:
         if place.life != place.worker.life:
             raise LostPlayError(LOST)
         try:
-            return cloudpickle.loads(await getattr(place.worker.actor, method).remote(*arguments))
+            return pickle.loads(await getattr(place.worker.actor, method).remote(*arguments))
         except RayTaskError as error:
             raise InfrastructureError(f"a worker cannot read what it is sent: {cause(error.cause)}") from error
         except RayError:
@@ -140,11 +146,9 @@ class Workers:
         """Returns what a worker, or any that is up, answers, and waits for it where it is called."""
         worker = worker or next((worker for worker in self.all if worker.up), None)
         if worker is None:
-            raise LostPlayError(
-                "no environment worker is up: the world is not open, or all of their processes have ended"
-            )
+            raise LostPlayError("no environment worker is up: the world is not open, or all their processes have ended")
         try:
-            answer: Answer = cloudpickle.loads(
+            answer: Answer = pickle.loads(
                 ray.get(getattr(worker.actor, method).remote(*arguments), timeout=ASK_TIMEOUT_S)
             )
         except RayError:
@@ -173,7 +177,7 @@ class Workers:
         """Has a worker open the world, and again whenever its process has ended and Ray has started another one."""
         while True:
             try:
-                answer: Answer = cloudpickle.loads(await worker.actor.ready.remote())
+                answer: Answer = pickle.loads(await worker.actor.ready.remote())
                 worker.up, worker.failure = answer.error is None, answer.error
                 self._changed.set()
                 if worker.up:
@@ -239,7 +243,7 @@ class RemoteWorld:
         """Asks a worker what plays of a task can do, unless that is known."""
         if (self.path, task.id) in self.shared.known:
             return
-        place = await self.shared.workers.place(("asked",), float("inf"))
+        place = await self.shared.workers.place(ASKED, float("inf"))
         try:
             self._remember(task, (await self.shared.workers.ask(place, "abilities", self.path, task)).get())
         finally:
@@ -373,7 +377,7 @@ class RemoteEnv:
 
 def _pickled(family: EnvFamily) -> bytes:
     try:
-        return cloudpickle.dumps(family)
+        return dumps(family)
     except Exception as error:
         raise ConfigError(
             f"the world {_unsendable(family)} cannot be sent to worker processes ({cause(error)}): let it make locks, "
@@ -385,7 +389,7 @@ def _unsendable(family: EnvFamily) -> str:
     """Returns the name of the world that cannot be pickled."""
     for world in worlds_of(family):
         try:
-            cloudpickle.dumps(world)
+            dumps(world)
         except Exception:
             return type(world).__name__
     return type(family).__name__

@@ -1,19 +1,21 @@
 """The actor in which plays of a world run: `Env` as calls that name a play by its number, and their answers.
 
 An answer is pickled here, and holds an error of the world as it was raised, since Ray would wrap it in one of its own.
-With each answer come the state key, new images and the abilities of its play, which the driver asks for without waiting.
+With each answer come the state key, new images and the abilities of its play, which are asked for without waiting.
 """
 
 from __future__ import annotations
 
 import asyncio
+import pickle
+import sys
 import traceback
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ray import cloudpickle
+from ray.cloudpickle.cloudpickle import dumps
 
 from sojourn.abilities import HasBlobs, HasNativeActions, HasWorlds, blobs_of, play_abilities
 from sojourn.envs.expert import expert_action
@@ -64,10 +66,10 @@ class HeldPlay:
 
 class EnvWorker:
     """Holds a family of environments, given pickled, and its plays. Plays in one worker run concurrently, as they do in
-    one process."""
+    one process. `paths` are the driver's: from where the code of the world may be imported, if it is there."""
 
-    def __init__(self, family: bytes) -> None:
-        self._pickled = family
+    def __init__(self, family: bytes, paths: Sequence[str]) -> None:
+        self._pickled, self._paths = family, paths
         self._family: EnvFamily | None = None
         self._open = AsyncExitStack()
         self._plays: dict[int, HeldPlay] = {}
@@ -151,8 +153,9 @@ class EnvWorker:
         await self._close_all()
         if self._family is not None:
             return
+        sys.path += [path for path in self._paths if path not in sys.path]
         try:
-            family: EnvFamily = cloudpickle.loads(self._pickled)
+            family: EnvFamily = pickle.loads(self._pickled)
         except Exception as error:
             raise ConfigError(f"the world cannot be made in a worker process: {cause(error)}") from error
         await self._open.enter_async_context(open_world(family))
@@ -233,15 +236,15 @@ def _showing(answer: Answer, play: HeldPlay | None) -> Answer:
 def _pickled(answer: Answer) -> bytes:
     """Pickles an answer; one that cannot be pickled, or not be read again, becomes an error that says so."""
     try:
-        data: bytes = cloudpickle.dumps(answer)
+        data: bytes = dumps(answer)
         if answer.error is not None:
-            cloudpickle.loads(data)
+            pickle.loads(data)
         return data
     except Exception as error:
         if answer.error is None:
             said = f"what the world gives cannot be sent to another process ({cause(error)}): expected plain values"
-            return cloudpickle.dumps(Answer(error=WorldError(said)))
+            return dumps(Answer(error=WorldError(said)))
         kind = next((kind for kind in KINDS if isinstance(answer.error, kind)), InfrastructureError)
         told = kind(cause(answer.error))
         told.__notes__ = [*getattr(answer.error, "__notes__", ())]
-        return cloudpickle.dumps(Answer(error=told))
+        return dumps(Answer(error=told))
