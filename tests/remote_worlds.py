@@ -10,10 +10,12 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from walks import TASK, ForkableWalk, Walk, Walks
 
+from sojourn.envs.toy import Toy
 from sojourn.errors import ActionError, BudgetError, ConfigError, WorldError
 from sojourn.types import Message, Observation, Role, Step, Task, ToolCall
 
@@ -65,13 +67,11 @@ BREAKS = {
 
 @dataclass(frozen=True)
 class Fragile:
-    """Pays every action; "end" ends a play, "wait" waits until it is cancelled, and those of `BREAKS` do harm.
-
-    Each play shows how many are open, in all and at most, and which process it is in.
-    """
+    """Pays every action; "end" ends a play, "wait" waits until it is cancelled, and those of `BREAKS` do harm."""
 
     room: int = 0
-    broken_pid: int = 0  # which cannot open the world
+    open_s: float = 0.0  # how long it takes to open the world
+    once: str = ""  # a folder, in which a world that can be opened once alone remembers that
     pids: list[int] = field(default_factory=list[int])  # that opened the world, in this process
     open_plays: list[FragilePlay] = field(default_factory=list["FragilePlay"])
 
@@ -86,12 +86,15 @@ class Fragile:
         return FragilePlay(self, task.data["kind"])
 
     async def open(self) -> None:
-        if self.broken_pid == os.getpid():
-            raise ConfigError("no browser here")
+        await asyncio.sleep(self.open_s)
+        if self.once:
+            (Path(self.once) / f"{len(os.listdir(self.once))}").touch(exist_ok=False)
+            if len(os.listdir(self.once)) > 1:
+                raise ConfigError("no browser is left here")
         self.pids.append(os.getpid())
 
     async def close(self) -> None:
-        assert self.pids == [os.getpid()], "opened once, in the process that closes it"
+        assert self.pids in ([os.getpid()], []), "opened once, in the process that closes it"
         self.pids.clear()
 
 
@@ -167,6 +170,20 @@ class Wandering:
 
     def make(self, task: Task) -> Walk:
         return self.kind(Walks(slow=self.slow))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedToy(Toy):
+    """The toy, which makes no play where it is not open."""
+
+    is_open: list[bool] = field(default_factory=list[bool], init=False)
+
+    def make(self, task: Task) -> Any:
+        assert self.is_open
+        return super().make(task)
+
+    async def open(self) -> None:
+        self.is_open.append(True)
 
 
 @dataclass(frozen=True)

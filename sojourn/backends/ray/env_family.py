@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import pickle
 import sys
@@ -27,8 +28,10 @@ Start = Callable[..., Any]  # is given a number and arguments, and returns the a
 Path = tuple[int, ...]  # to a world, by its numbers within the family
 ABILITIES = (*PLAY_ABILITIES, NATIVE)
 # what a family may offer that plays no part: it is that of the world in this process
-PASSED_ON = ("about", "seats", "lowest_reward", "next_task", "risks", "relabelled", "bounds", "make_task")
-OPEN_TIMEOUT_S, ASK_TIMEOUT_S, RETRY_S = 600.0, 60.0, 0.2
+PASSED_ON = ("seats", "lowest_reward", "next_task", "risks", "relabelled", "bounds", "make_task")
+OPEN_TIMEOUT_S, ASK_TIMEOUT_S = 600.0, 60.0
+RETRY_S, SLOWEST_RETRY_S = 0.1, 5.0
+log = logging.getLogger(__name__)
 MOST_KNOWN = 10_000  # tasks
 ASKED: Path = (-1,)  # the world, for counting, of plays that are only made to be asked what they can do
 
@@ -84,7 +87,7 @@ class Workers:
         async with self._opening:
             if self.all:
                 return
-            paths = [os.path.abspath(path) for path in sys.path]
+            paths = _import_paths()
             numbers = range(self.first, self.first + self.count)
             self.all = [Worker(self.start(number, self.family, paths)) for number in numbers]
             self._watching = [asyncio.create_task(self._watch(worker)) for worker in self.all]
@@ -175,22 +178,28 @@ class Workers:
 
     async def _watch(self, worker: Worker) -> None:
         """Has a worker open the world, and again whenever its process has ended and Ray has started another one."""
+        pause_s = RETRY_S
         while True:
             try:
                 answer: Answer = pickle.loads(await worker.actor.ready.remote())
                 worker.up, worker.failure = answer.error is None, answer.error
                 self._changed.set()
-                if worker.up:
+                if answer.error is None:
+                    pause_s = RETRY_S
                     await worker.actor.live.remote()
+                else:
+                    log.warning("a worker process cannot open the world: %s", cause(answer.error))
             except RayError:
-                pass
+                log.warning("an environment worker is down, and is waited for")
             self._lose(worker, worker.life)
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, SLOWEST_RETRY_S)
 
     def _lose(self, worker: Worker, life: int) -> None:
         if worker.life == life:
             worker.life, worker.up, worker.placed = life + 1, False, 0
             worker.open.clear()
+            self._changed.set()
 
     async def _until(self, reached: Callable[[], bool]) -> None:
         while not reached():
@@ -383,6 +392,11 @@ def _pickled(family: EnvFamily) -> bytes:
             f"the world {_unsendable(family)} cannot be sent to worker processes ({cause(error)}): let it make locks, "
             "threads and connections in open(), or leave backend.envs out"
         ) from error
+
+
+def _import_paths() -> list[str]:
+    """Returns from where this process imports code; workers do, too, where they have the folders."""
+    return [os.path.abspath(path) for path in sys.path]
 
 
 def _unsendable(family: EnvFamily) -> str:

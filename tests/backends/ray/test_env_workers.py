@@ -9,6 +9,7 @@ import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 from made import chatml as renderer
 from remote_worlds import Fragile, Unsendable, Wandering
 from search_worlds import Game
+from trained_run import train, weight_bytes
 from walks import Dice, Walk, played
 
 from sojourn.abilities import (
@@ -31,17 +33,22 @@ from sojourn.abilities import (
 )
 from sojourn.agents.plain import Plain
 from sojourn.backends.ray.env_family import RemoteFamily, start_anywhere
+from sojourn.backends.torch.backend import Torch
 from sojourn.branching.trees import play_trees
 from sojourn.branching.uniform import Uniform
+from sojourn.checks.env import check_env
 from sojourn.envs.mixed import Mixed
 from sojourn.envs.toy import Toy
 from sojourn.errors import ActionError, BudgetError, ConfigError, InfrastructureError, LostPlayError, WorldError
+from sojourn.protocols import EnvFamily
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.rollout.limits import Limits
 from sojourn.rollout.runner import Rollout, Runner
 from sojourn.rollout.world import open_world
 from sojourn.searchers.best_of_n import BestOfN
 from sojourn.sources.experts import expert_sampler
 from sojourn.types import Group, Message, Prompt, Role, Sample, SamplingParams, Stop, Task, Versions
+from sojourn.verdict import Outcome
 
 PARAMS = SamplingParams(32)
 TOY_WORDS = ("go north", "go south", "go east", "go west", "take red key", "open red door", "take treasure")
@@ -94,6 +101,14 @@ def say(text: str) -> Message:
 
 async def pids(family: RemoteFamily) -> list[int]:
     return [await worker.actor.__ray_call__.remote(lambda self: os.getpid()) for worker in family.shared.workers.all]
+
+
+async def kill_all(family: RemoteFamily) -> None:
+    """Kills all workers, and waits until that is known."""
+    workers = family.shared.workers
+    for pid in await pids(family):
+        os.kill(pid, signal.SIGKILL)
+    await workers._until(lambda: not any(worker.up for worker in workers.all))
 
 
 MIXED = Mixed(worlds=(Toy(rooms=2, side_rooms=0, doors=0, decoys=0, objects=0), Toy(side_rooms=1)), levels=True)
@@ -160,16 +175,19 @@ async def test_a_play_can_do_what_it_can_do_in_one_process_before_it_starts_and_
 
 async def test_families_offer_what_their_base_does() -> None:
     async with remote(MIXED) as family:
-        assert isinstance(family, HasWorlds) and isinstance(family, PlaysElsewhere)
-        assert not isinstance(family, HasSeats) and not isinstance(family, HasCapacity)
+        assert isinstance(family, HasWorlds)
+        assert isinstance(family, PlaysElsewhere)
+        assert not isinstance(family, HasSeats | HasCapacity)
         task = family.tasks("train")[1]
         assert [world.base for world in family.worlds] == [*MIXED.worlds]
         assert family.world_of(task) is family.worlds[1]
-        assert isinstance(family, MakesTasks) and family.bounds(task) == MIXED.bounds(task)
+        assert isinstance(family, MakesTasks)
+        assert family.bounds(task) == MIXED.bounds(task)
         assert isinstance(family.worlds[0], Relabels)
     assert RemoteFamily(Game(), 3, start_anywhere(0)).seats == ("X", "O")
     limited = RemoteFamily(Fragile(room=2), 3, start_anywhere(0))
-    assert isinstance(limited, HasCapacity) and limited.capacity == 6
+    assert isinstance(limited, HasCapacity)
+    assert limited.capacity == 6
 
 
 ERRORS = {
@@ -207,7 +225,7 @@ async def test_errors_come_as_they_were_raised_and_harm_no_other_play() -> None:
 
 async def test_a_cancelled_call_is_cancelled_there_and_its_play_closed() -> None:
     async with remote(Fragile(room=2), 1) as family:
-        for close in range(4):  # more than there are places
+        for _ in range(4):  # more than there are places
             env = family.make(fragile("fork"))
             await env.start()
             waits = asyncio.create_task(env.step("agent", say("wait")))
@@ -275,13 +293,17 @@ async def test_a_killed_worker_loses_its_running_plays_alone_and_opens_its_world
 
 
 async def test_plays_wait_while_all_workers_are_down() -> None:
-    async with remote(Fragile()) as family:
-        task = fragile()
-        for pid in await pids(family):
-            os.kill(pid, signal.SIGKILL)
-        await family.shared.workers._until(lambda: not any(worker.up for worker in family.shared.workers.all))
-        group = await plain(runner(family, ["go", "end"]), task, 4)
+    async with remote(Fragile(open_s=2.0)) as family:
+        await kill_all(family)
+        group = await plain(runner(family, ["go", "end"]), fragile(), 4)
         assert [episode.error for episode in group.episodes] == [None] * 4
+
+
+async def test_plays_say_why_no_worker_can_open_the_world_again(tmp_path: Path) -> None:
+    async with remote(Fragile(once=str(tmp_path)), 1) as family:
+        await kill_all(family)
+        with pytest.raises(ConfigError, match="no browser is left here"):
+            await runner(family, ["go", "end"]).play_episode(fragile(), PARAMS, "x")
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -327,3 +349,38 @@ async def test_a_world_that_cannot_be_opened_or_sent_says_so() -> None:
     with pytest.raises(ConfigError, match="Unsendable cannot be sent"):
         async with remote(Mixed(worlds=(Toy(), Unsendable()))):
             pass
+
+
+async def test_the_toy_in_workers_keeps_the_promises_of_an_environment() -> None:
+    report = await check_env(RemoteFamily(Toy(rooms=2, side_rooms=0), 2, start_anywhere(0.5)), episodes=2)
+    assert report.failed == ()
+    asked = ("it is deterministic", "forks are equal and independent", "it can be cancelled", "the family closes")
+    assert [report[promise].outcome for promise in asked] == [Outcome.PASSED] * 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placing(Torch):
+    """The torch backend, whose worlds are in workers."""
+
+    def place(self, family: EnvFamily) -> EnvFamily:
+        return RemoteFamily(family, 2, start_anywhere(0.5))
+
+
+def test_a_run_whose_plays_are_elsewhere_is_the_run(tmp_path: Path) -> None:
+    """With experts, an evaluation, and checks of its first turns, which the driver could not play: its world is not
+    open."""
+    world = 'env.name = "remote_worlds:OpenedToy"'
+    here = train(tmp_path / "here", world)
+    there = train(tmp_path / "there", world, 'backend.name = "test_env_workers:Placing"')
+    assert weight_bytes(there) == weight_bytes(here)
+    assert episodes(there) == episodes(here)
+
+
+def episodes(run: Path) -> Any:
+    with EpisodeStore(run) as store:
+        found = [store.load(row.id) for row in store.query()]
+    return [
+        (one.id, [(t.sample.tokens.tolist(), t.sample.logprobs.tolist(), t.observed, t.reward, t.state) for t in turns])
+        for one in found
+        for turns in [one.trajectories[0].turns]
+    ]
