@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -43,6 +44,11 @@ def _die() -> Step:
     raise AssertionError("unreachable")
 
 
+def _block() -> Step:
+    time.sleep(3600)
+    raise AssertionError("unreachable")
+
+
 def _raise(error: Any) -> Any:
     def fail() -> Step:
         raise error
@@ -61,6 +67,7 @@ BREAKS = {
     "cancelled": _raise(asyncio.CancelledError()),
     "exit": _stop,
     "die": _die,
+    "block": _block,
     "unsendable": lambda: Step(None, {"agent": threading.Lock()}),  # type: ignore[dict-item]
 }
 

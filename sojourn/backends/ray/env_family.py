@@ -30,6 +30,7 @@ ABILITIES = (*PLAY_ABILITIES, NATIVE)
 # what a family may offer that plays no part: it is that of the world in this process
 PASSED_ON = ("seats", "lowest_reward", "next_task", "risks", "relabelled", "bounds", "make_task")
 OPEN_TIMEOUT_S, ASK_TIMEOUT_S = 600.0, 60.0
+STUCK_S = 60.0  # a worker that does not answer for so long is stuck
 RETRY_S, SLOWEST_RETRY_S = 0.1, 5.0
 log = logging.getLogger(__name__)
 MOST_KNOWN = 10_000  # tasks
@@ -76,6 +77,7 @@ class Workers:
     count: int
     first: int = 0
     most: int = 0
+    stuck_s: float = STUCK_S
     family: bytes = b""
     all: list[Worker] = field(default_factory=list[Worker])
     _watching: list[asyncio.Task[None]] = field(default_factory=list["asyncio.Task[None]"])
@@ -177,7 +179,8 @@ class Workers:
             return 0
 
     async def _watch(self, worker: Worker) -> None:
-        """Has a worker open the world, and again whenever its process has ended and Ray has started another one."""
+        """Has a worker open the world, and again whenever its process has ended and Ray has started another one. A
+        process that is stuck is ended, too: no play there would ever go on."""
         pause_s = RETRY_S
         while True:
             try:
@@ -185,12 +188,17 @@ class Workers:
                 worker.up, worker.failure = answer.error is None, answer.error
                 self._changed.set()
                 if answer.error is None:
-                    pause_s = RETRY_S
-                    await worker.actor.live.remote()
+                    pause_s, life = RETRY_S, worker.life
+                    while worker.life == life:
+                        async with asyncio.timeout(self.stuck_s):
+                            await worker.actor.live.remote(self.stuck_s / 12)
                 else:
                     log.warning("a worker process cannot open the world: %s", cause(answer.error))
             except RayError:
                 log.warning("an environment worker is down, and is waited for")
+            except TimeoutError:
+                log.warning("an environment worker does not answer: it is ended, and started again")
+                ray.kill(worker.actor, no_restart=False)
             self._lose(worker, worker.life)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, SLOWEST_RETRY_S)

@@ -79,9 +79,9 @@ class EnvWorker:
         """Opens the world, unless that is done, and closes plays that another user of this worker left."""
         return _pickled(await self._outcome(self._ready()))
 
-    async def live(self) -> None:
-        """Returns never, and so fails when this process ends."""
-        await asyncio.Event().wait()
+    async def live(self, seconds: float) -> None:
+        """Returns after some time, and so fails when this process ends before, and is late where it is stuck."""
+        await asyncio.sleep(seconds)
 
     async def abilities(self, path: Sequence[int], task: Task) -> bytes:
         """Answers what plays of a task can do; one is made for it, and closed."""

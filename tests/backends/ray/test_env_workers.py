@@ -32,7 +32,7 @@ from sojourn.abilities import (
     play_abilities,
 )
 from sojourn.agents.plain import Plain
-from sojourn.backends.ray.env_family import RemoteFamily, start_anywhere
+from sojourn.backends.ray.env_family import RemoteFamily, Workers, start_anywhere
 from sojourn.backends.torch.backend import Torch
 from sojourn.branching.trees import play_trees
 from sojourn.branching.uniform import Uniform
@@ -143,8 +143,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-async def test_groups_are_those_of_one_process_bit_for_bit(case: str) -> None:
+async def test_groups_are_those_of_one_process_bit_for_bit(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     base, play, options = CASES[case]
+    monkeypatch.setattr(Workers, "ask_now", None)  # nothing waits for a worker where it stands
     async with remote(base) as family:
         for number in range(2 if len(base.tasks("train")) > 1 else 1):
             task = family.tasks("train")[number]
@@ -184,6 +185,10 @@ async def test_families_offer_what_their_base_does() -> None:
         assert isinstance(family, MakesTasks)
         assert family.bounds(task) == MIXED.bounds(task)
         assert isinstance(family.worlds[0], Relabels)
+        for world in family.worlds:  # whose own tasks have no tag of a level
+            play = world.make(world.tasks("train")[0])
+            assert await play.start() == await world.base.make(world.tasks("train")[0]).start()
+            await play.close()
     assert RemoteFamily(Game(), 3, start_anywhere(0)).seats == ("X", "O")
     limited = RemoteFamily(Fragile(room=2), 3, start_anywhere(0))
     assert isinstance(limited, HasCapacity)
@@ -299,6 +304,19 @@ async def test_plays_wait_while_all_workers_are_down() -> None:
         assert [episode.error for episode in group.episodes] == [None] * 4
 
 
+async def test_a_worker_that_is_stuck_is_started_again() -> None:
+    async with remote(Fragile(), 1) as family:
+        await family.shared.workers.close()
+        family.shared.workers.stuck_s = 1.0
+        await family.shared.workers.open()
+        one = runner(family, retries=0)
+        texts = scripted(["go", "block"], ["go", "go", "end"])
+        group = await one.play_group(fragile(), 0, 2, PARAMS, "rl", sampler_for=texts)
+        assert str(group.episodes[0].error).startswith("LostPlayError: the worker process that held this play ended")
+        group = await one.play_group(fragile(), 0, 1, PARAMS, "rl", sampler_for=scripted(["go", "go", "end"]))
+        assert group.episodes[0].error is None
+
+
 async def test_plays_say_why_no_worker_can_open_the_world_again(tmp_path: Path) -> None:
     async with remote(Fragile(once=str(tmp_path)), 1) as family:
         await kill_all(family)
@@ -358,11 +376,15 @@ async def test_the_toy_in_workers_keeps_the_promises_of_an_environment() -> None
     assert [report[promise].outcome for promise in asked] == [Outcome.PASSED] * 4
 
 
+PLACED: list[EnvFamily] = []
+
+
 @dataclass(frozen=True, kw_only=True)
 class Placing(Torch):
     """The torch backend, whose worlds are in workers."""
 
     def place(self, family: EnvFamily) -> EnvFamily:
+        PLACED.append(family)
         return RemoteFamily(family, 2, start_anywhere(0.5))
 
 
@@ -372,6 +394,7 @@ def test_a_run_whose_plays_are_elsewhere_is_the_run(tmp_path: Path) -> None:
     world = 'env.name = "remote_worlds:OpenedToy"'
     here = train(tmp_path / "here", world)
     there = train(tmp_path / "there", world, 'backend.name = "test_env_workers:Placing"')
+    assert [family.is_open for family in PLACED] == [[]]
     assert weight_bytes(there) == weight_bytes(here)
     assert episodes(there) == episodes(here)
 
