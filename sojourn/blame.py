@@ -6,6 +6,10 @@ action, the action is the cause, and the episode ends there with the worst rewar
 the failure counts as one of the infrastructure. It also counts as that where at least as many episodes of this world
 were broken by an action as ended normally, since a service that is down fails again, too. A world that can tell that an
 action broke it reports this itself; the replay is for worlds that cannot.
+
+Where the process of a play ended, all plays of that process fail at once, mostly for a reason that is not theirs. Then
+the actions are performed again in a play that has its process to itself, and the last one is the cause only if that
+process ends, too.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sojourn.errors import ActionError, ConfigError, WorldError
+from sojourn.errors import ActionError, ConfigError, LostPlayError, WorldError
 from sojourn.event_loop import cancelled
 from sojourn.protocols import Env
 from sojourn.types import Message
@@ -39,30 +43,32 @@ class EpisodeCounts:
 
 @dataclass
 class Blame:
-    """Decides for one episode. `make` makes its environment anew, and `call` calls its methods; `lowest` is the reward
-    where its agent broke it."""
+    """Decides for one episode. `make` makes its environment anew, `make_alone` so that no other play is in its process,
+    and `call` calls its methods; `lowest` is the reward where its agent broke it."""
 
     make: Callable[[], Env]
     call: EnvCall
     lowest: float
     counts: EpisodeCounts
+    make_alone: Callable[[], Env] | None = None
     closed: bool = False  # whether the episode's environment was closed, to make room for the other play
     failure: BaseException | None = None  # that the last action is to blame for
 
-    async def is_cause(self, env: Env, performed: Sequence[Action], last: Action) -> bool:
-        """Returns whether the last action broke the environment, which is closed and replayed to find out."""
+    async def is_cause(self, env: Env, performed: Sequence[Action], last: Action, error: BaseException) -> bool:
+        """Returns whether the last action broke the environment with this error. The environment is closed and replayed
+        to find out."""
         if self.counts.broken >= self.counts.completed:
             return False
         self.closed = True
         await close(env, self.call)
-        repeats = await self._repeats(performed, last)
+        repeats = await self._repeats(performed, last, isinstance(error, LostPlayError))
         self.counts.broken += repeats
         return repeats
 
-    async def _repeats(self, performed: Sequence[Action], last: Action) -> bool:
+    async def _repeats(self, performed: Sequence[Action], last: Action, lost: bool) -> bool:
         failed_at_last = False
         try:
-            replay = self.make()
+            replay = self.make_alone() if lost and self.make_alone is not None else self.make()
             try:
                 await self.call(replay.start)
                 for action in performed:
@@ -76,10 +82,10 @@ class Blame:
                 await close(replay, self.call)
         except (ConfigError, WorldError):
             raise
-        except (Exception, SystemExit, asyncio.CancelledError) as error:  # only the place of the failure matters
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and cancelled():
                 raise
-            return failed_at_last
+            return failed_at_last and lost == isinstance(error, LostPlayError)  # else only its place matters
         return False
 
 

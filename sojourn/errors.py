@@ -74,6 +74,10 @@ class WorldError(InfrastructureError):
     retry would help, so the run stops."""
 
 
+class LostPlayError(InfrastructureError):
+    """The process that holds a play ended, and with it all other plays that it held."""
+
+
 class ActionError(SojournError):
     """The agent's action is malformed or impossible here; the world has not changed.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
-from sojourn.protocols import Renderer, RendererConfig, Trainer
+from sojourn.protocols import EnvFamily, Renderer, RendererConfig, Trainer
 from sojourn.types import Batch, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -129,6 +129,17 @@ class OpensEndpoints(Protocol):
         """Lets the trainer ask a server. Raises `ModelError` where its model has another vocabulary than the policy,
         reads shorter contexts, or gives fewer tokens than it is asked for."""
         ...
+
+
+@runtime_checkable
+class PlacesWorlds(Protocol):
+    """A backend that has plays in other processes, or on other machines.
+
+    `place` returns the family with the same tasks whose plays are there, once the backend is open. It is opened and
+    closed in place of the family that it is given.
+    """
+
+    def place(self, family: EnvFamily) -> EnvFamily: ...
 
 
 @runtime_checkable

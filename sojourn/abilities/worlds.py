@@ -100,6 +100,19 @@ class Closes(Protocol):
 
 
 @runtime_checkable
+class PlaysElsewhere(Protocol):
+    """A world whose plays are in other processes, each of which holds several, and may end with all of them
+    (`LostPlayError`).
+
+    `prepare` is awaited before plays of a task are made, so that `make` knows what they can do without waiting for
+    another process. `make_alone` makes a play whose process holds no other: where that ends, the play is the cause.
+    """
+
+    async def prepare(self, task: Task) -> None: ...
+    def make_alone(self, task: Task) -> Env: ...
+
+
+@runtime_checkable
 class HasNextTask(Protocol):
     """A world of limited `capacity` that chooses which of the waiting plays starts next: `next_task` is given their
     tasks, in the order in which they came, and returns a number of that list. One that has waited long is not passed

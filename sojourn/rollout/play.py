@@ -129,7 +129,7 @@ class _Actions:
             blame = self.blame
             if isinstance(error, asyncio.CancelledError) and cancelled():
                 raise
-            if blame is None or not await blame.is_cause(self.env, self.performed, action):
+            if blame is None or not await blame.is_cause(self.env, self.performed, action, error):
                 raise
             self.broke, blame.failure = True, error
             return Step(None, {agent: blame.lowest}, done=True, success=False, info={LOST: 1.0})

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any
 
-from sojourn.abilities import HasLowestReward, LooksAhead, blobs_of, max_turns
+from sojourn.abilities import HasLowestReward, LooksAhead, PlaysElsewhere, blobs_of, max_turns
 from sojourn.blame import LOWEST, Blame, EpisodeCounts, close
 from sojourn.config.fields import Range
 from sojourn.errors import ConfigError, WorldError
@@ -138,7 +138,8 @@ class Runner:
     def _blame(self, task: Task, world: EnvFamily) -> Blame:
         counts = self._episode_counts.setdefault(id(world), EpisodeCounts())
         lowest = world.lowest_reward if isinstance(world, HasLowestReward) else LOWEST
-        return Blame(partial(self.family.make, task), self._call, lowest, counts)
+        alone = partial(self.family.make_alone, task) if isinstance(self.family, PlaysElsewhere) else None
+        return Blame(partial(self.family.make, task), self._call, lowest, counts, alone)
 
     async def _call(self, method: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
         return await call_env(method, self.config.limits, self.timeline, *arguments)
@@ -159,6 +160,8 @@ class Runner:
         can make it fail would otherwise choose which of its episodes count.
         """
         world, make = world_of(self.family, task), partial(self.family.make, task)
+        if isinstance(self.family, PlaysElsewhere):
+            await self._call(self.family.prepare, task)
         env = make() if course is None else await course.open(make, self._call)
         sampler = self.sampler if sampler_for is None else sampler_for(env, label)
         limits = replace(self.config.limits, turns=max_turns(sampler, self.config.limits.turns))

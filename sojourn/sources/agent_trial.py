@@ -80,7 +80,7 @@ async def require_demonstrable(stage: StageContext, sampler_of: SamplerOf) -> No
 
 async def _expert_turns(stage: StageContext, sampler_of: SamplerOf) -> int:
     """Returns for how many turns the expert is asked while the agent takes its first."""
-    world = worlds_of(stage.env)[0]
+    world = worlds_of(stage.plays.family)[0]
     env, timeline = world.make(world.tasks(stage.split)[0]), Timeline()
     renderer = NumberedReplies()
     sampler = sampler_of(env, renderer)
@@ -106,4 +106,4 @@ async def require_sayable(stage: StageContext, sampler_of: SamplerOf) -> None:
     async def look(play: FirstPlay) -> None:
         await sampler_of(play.env, renderer).sample(Prompt(np.zeros(0, dtype=np.int64)), stage.params)
 
-    await look_at_first_plays(stage.env, stage.split, stage.limits, look, MAX_KINDS)
+    await look_at_first_plays(stage.plays.family, stage.split, stage.limits, look, MAX_KINDS)

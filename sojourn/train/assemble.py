@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from sojourn.abilities import bound_curriculum
+from sojourn.abilities import PlacesWorlds, bound_curriculum
 from sojourn.protocols import Curriculum, Renderer, Sampler, Trainer
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.rewards.reward_cache import RewardCache
@@ -40,14 +40,18 @@ class Components:
 
 @asynccontextmanager
 async def assemble(recipe: Recipe) -> AsyncIterator[Components]:
-    """Opens the backend and the world, and closes both whatever happens."""
+    """Opens the backend and the world, and closes both whatever happens.
+
+    Where the backend has plays elsewhere, the world is open there alone. Its tasks are still those of the recipe's.
+    """
     timeline = Timeline()
     backend = recipe.backend.open(recipe.model, recipe.renderer, recipe.seed, timeline, recipe.critic)
     try:
-        async with open_world(recipe.env, recipe.rollout.limits):
+        family = recipe.backend.place(recipe.env) if isinstance(recipe.backend, PlacesWorlds) else recipe.env
+        async with open_world(family, recipe.rollout.limits):
             runner = Runner(
                 config=recipe.rollout,
-                family=recipe.env,
+                family=family,
                 agent=recipe.agent,
                 renderer=backend.renderer,
                 sampler=backend.sampler,

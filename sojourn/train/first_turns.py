@@ -11,7 +11,7 @@ from sojourn.abilities import has_expert
 from sojourn.agents.plain import Plain
 from sojourn.envs.expert import expert_message
 from sojourn.errors import ActionError, BudgetError, ConfigError
-from sojourn.protocols import AgentContext, Renderer
+from sojourn.protocols import AgentContext, EnvFamily, Renderer
 from sojourn.rollout.limits import call_env
 from sojourn.sources.play_abilities import FirstPlay, look_at_first_plays, named
 from sojourn.timeline import Timeline
@@ -97,17 +97,19 @@ class FirstTurns:
         return bool(shown.choices)
 
 
-async def check_first_turns(recipe: Recipe, renderer: Renderer | None, max_context: int) -> Mapping[str, int]:
+async def check_first_turns(
+    recipe: Recipe, renderer: Renderer | None, max_context: int, family: EnvFamily
+) -> Mapping[str, int]:
     """Returns the length of the first prompts in tokens, by world and kind of task.
 
-    Refuses a recipe whose worlds, which are open, begin with what its model cannot be shown: a prompt that fills the
-    context, or that the chat format cannot express; and `agent.choices` where no world lists any. Without a renderer,
-    only the last of these is known.
+    Refuses a recipe whose worlds, which are open as `family`, begin with what its model cannot be shown: a prompt that
+    fills the context, or that the chat format cannot express; and `agent.choices` where no world lists any. Without a
+    renderer, only the last of these is known.
     """
     look = FirstTurns(recipe, renderer, max_context)
     if renderer is None and not look.restricted:
         return {}
-    await look_at_first_plays(recipe.env, recipe.curriculum.split, recipe.rollout.limits, look, MAX_KINDS)
+    await look_at_first_plays(family, recipe.curriculum.split, recipe.rollout.limits, look, MAX_KINDS)
     if look.listed and not any(look.listed.values()):
         raise ConfigError(
             f"agent.choices = true, but the world '{next(iter(look.listed))}' lists no choices in the first turns of "

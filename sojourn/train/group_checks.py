@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from sojourn.abilities import Checks, NamesLabels, env_needs, task_data
 from sojourn.errors import ConfigError
-from sojourn.protocols import Renderer, Stream
+from sojourn.protocols import EnvFamily, Renderer, Stream
 from sojourn.rollout.world import worlds_of
 from sojourn.sources.agent_trial import ROOM
 from sojourn.sources.context import StageContext
@@ -33,13 +33,16 @@ def _context_of(recipe: Recipe, stage: Stage, plays: PlayAbilities, renderer: Re
     )
 
 
-async def check_groups(recipe: Recipe, renderer: Renderer | None = None, max_context: int = ROOM) -> Mapping[str, int]:
+async def check_groups(
+    recipe: Recipe, renderer: Renderer | None = None, max_context: int = ROOM, family: EnvFamily | None = None
+) -> Mapping[str, int]:
     """Refuses a recipe whose world, which is open, or whose settings cannot provide the groups of a stage; returns the
     length of its first prompts in tokens, by world and kind of task.
 
     `renderer` and `max_context` are those of the model; without a renderer, what depends on them is not checked.
+    `family` makes the plays that are looked at, where that is not the recipe's own.
     """
-    plays = PlayAbilities(recipe.env, recipe.rollout.limits, recipe.curriculum.split)
+    plays = PlayAbilities(family or recipe.env, recipe.rollout.limits, recipe.curriculum.split)
     for stage in recipe.stages:
         if isinstance(stage.groups, Checks):
             await stage.groups.check(_context_of(recipe, stage, plays, renderer))
@@ -52,7 +55,7 @@ async def check_groups(recipe: Recipe, renderer: Renderer | None = None, max_con
         for stream in stage.streams:
             _check_task_data(recipe, stage.name, stream)
             _check_labels(recipe, stage.name, stream)
-    return await check_first_turns(recipe, renderer, max_context)
+    return await check_first_turns(recipe, renderer, max_context, plays.family)
 
 
 def _check_task_data(recipe: Recipe, stage: str, stream: Stream) -> None:

@@ -307,7 +307,8 @@ class Run:
         """Runs all stages that are not done yet, and returns every evaluation of the run by its name."""
         begun_at = resumed.state()["stage"] if resumed is not None else 0
         if resumed is None:
-            await check_groups(self.recipe, self.components.renderer, self.components.runner.max_context)
+            runner = self.components.runner
+            await check_groups(self.recipe, runner.renderer, runner.max_context, runner.family)
             await initial_weights(self.components)
             keep_initial(self.components, self.folder)
             await self.evaluate(BEFORE, BEFORE, 0)
