@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-from sojourn.backends.torch.backend import Torch, compute_dtype
+from sojourn.backends.torch.backend import Torch
 from sojourn.config.fields import Range, Text
-from sojourn.protocols import Opened, RendererConfig
+from sojourn.protocols import EnvFamily, Opened, Renderer, RendererConfig, Trainer
 from sojourn.timeline import Timeline
 
 if TYPE_CHECKING:
-    from sojourn.backends.ray.cluster import Needs
+    from pathlib import Path
+
+    from sojourn.backends.ray.cluster import Cluster, Needs
+    from sojourn.backends.ray.ranks import Ranks
     from sojourn.models.spec import Critic, Model
 
 ADDRESS = Text(r"|auto|[^\s\0:]+:[0-9]+", "host:port, auto, or nothing")
@@ -30,16 +33,43 @@ class Samplers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ray(Torch):
-    """Samplers in processes of their own, on one machine or many, which Ray places, watches and starts anew.
+class TrainerRanks:
+    """How many processes train the model together (`ranks`), and which part of a node each reserves: `cpus`, which is
+    also the number of its threads, and `gpus`. They divide each batch. With `shard` each of them also holds only its
+    part of the weights, gradients and moments (FSDP2), which saves memory and costs time."""
 
-    The keys of backend 'torch' hold for each of its parts. `address` is that of a running cluster, host:port, or "auto"
-    for the one of this machine; where it is empty, a cluster is started on this machine, and ended with the run.
-    `samplers` says how many samplers there are. `patience_s` is how long a run goes on while none of them answers.
+    ranks: Annotated[int, Range(1)] = 1
+    cpus: Annotated[float, Range(0)] = 1.0
+    gpus: Annotated[float, Range(0)] = 0.0
+    shard: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvWorkers:
+    """How many processes hold plays of the world (`workers`; 0: the driver does), and which part of a node each
+    reserves: `cpus` and `gpus`. Each holds as many plays as the world says that it has room for."""
+
+    workers: Annotated[int, Range(0)] = 0
+    cpus: Annotated[float, Range(0)] = 1.0
+    gpus: Annotated[float, Range(0)] = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ray(Torch):
+    """Samplers, trainer and plays in processes of their own, on one machine or many, which Ray places and watches.
+
+    The keys of backend 'torch' hold for each of its processes; `threads` is by default the number of its processors.
+    `address` is that of a running cluster, host:port, or "auto" for the one of this machine; where it is empty, a
+    cluster is started on this machine, and ended with the run. `samplers`, `trainer` and `envs` say how many processes
+    there are of each kind. Samplers and workers that end are started anew, and no episode is lost; where a rank of the
+    trainer ends, the run stops, and goes on from its last checkpoint by --resume. `patience_s` is how long a run waits
+    where no sampler answers. All nodes need the same code, the model's files, and the folder of the run.
     """
 
     address: Annotated[str, ADDRESS] = ""
     samplers: Samplers = field(default_factory=Samplers)
+    trainer: TrainerRanks = field(default_factory=TrainerRanks)
+    envs: EnvWorkers = field(default_factory=EnvWorkers)
     patience_s: Annotated[float, Range(above=0, below=math.inf)] = 300.0
 
     def check(self, model: Model, critic: Critic | None = None) -> None:
@@ -50,12 +80,18 @@ class Ray(Torch):
         super().check(model, critic)
 
     @property
-    def needs(self) -> list[Needs]:
-        """Returns what is reserved for each part."""
+    def needs(self) -> dict[str, Needs]:
+        """Returns what is reserved for each kind of process."""
         from sojourn.backends.ray.cluster import Needs
 
-        own = self.samplers
-        return [Needs(what="samplers", count=own.replicas, cpus=own.cpus, gpus=own.gpus)]
+        counts = {
+            "samplers": (self.samplers.replicas, self.samplers),
+            "trainer": (self.trainer.ranks, self.trainer),
+            "envs": (self.envs.workers, self.envs),
+        }
+        return {
+            kind: Needs(what=kind, count=count, cpus=own.cpus, gpus=own.gpus) for kind, (count, own) in counts.items()
+        }
 
     def open(
         self,
@@ -66,34 +102,76 @@ class Ray(Torch):
         critic: Critic | None = None,
     ) -> Opened:
         from sojourn.backends.ray.cluster import Cluster, imported, require_same_code
-        from sojourn.backends.ray.packed_weights import pack
         from sojourn.backends.ray.sampler_actor import SamplerActor
         from sojourn.backends.ray.samplers import ReplicatedSampler
+        from sojourn.backends.ray.trainer import RayTrainer
 
-        ray = imported()
-        cluster = Cluster.join(self.address, self.needs).hold()
+        ray, needs = imported(), self.needs
+        cluster = Cluster.join(self.address, list(needs.values())).hold()
+        ranks = None
         try:
-            loaded = self.load(model, seed)
-            bound = renderer.bind(loaded.tokenizer, loaded.template)
-            context = min(self.max_context, loaded.max_context)
-            [needs] = self.needs
-            given = (self._plain(), model, seed, tuple(bound.stops), self.samplers.cpus)
-            actors = [cluster.actor(SamplerActor, needs, n, *given) for n in range(needs.count)]
-            said = ray.get([actor.open.remote() for actor in actors])
+            bound = self._bound(model, renderer)
+            given = (self._plain, model, seed, tuple(bound.stops))
+            actors = [cluster.actor(SamplerActor, needs["samplers"], n, *given) for n in range(self.samplers.replicas)]
+            opening = [actor.open.remote() for actor in actors]
+            ranks = self._ranks(cluster, model, seed, critic)
+            said = ray.get(opening)
             require_same_code({f"sampler {n}": one.code for n, one in enumerate(said)})
+            context = min(one.max_context for one in said)
             sampler = ReplicatedSampler(
                 actors, cluster, max_context=context, timeline=timeline, patience_s=self.patience_s
             )
-            dtype = compute_dtype(model.dtype, next(loaded.model.parameters()).device)
-
-            async def send(weights: Iterator[tuple[str, Any]], version: int) -> None:
-                await sampler.publish(ray.put(pack(weights, dtype)), version)
-
-            trainer = self.trainer(loaded, model, seed, send, timeline, critic)
-            return Opened(trainer, sampler, bound, context)
+            return Opened(RayTrainer(ranks, sampler.publish, timeline), sampler, bound, context)
+        except BaseException:
+            if ranks is not None:
+                ranks.close()
+            raise
         finally:
             cluster.release()
 
+    def place(self, family: EnvFamily) -> EnvFamily:
+        """Returns the family whose plays are in workers (`PlacesWorlds`)."""
+        from sojourn.backends.ray.cluster import Cluster
+        from sojourn.backends.ray.env_family import RemoteFamily
+        from sojourn.backends.ray.env_worker import EnvWorker
+
+        if not self.envs.workers:
+            return family
+        start = partial(Cluster.current().actor, EnvWorker, self.needs["envs"])
+        return RemoteFamily(family, self.envs.workers, start)
+
+    def open_model(
+        self, name: str, model: Model, weights: Path | None, seed: int, policy: Model, trainer: Trainer
+    ) -> None:
+        """Opens a frozen model in the trainer's ranks."""
+        from sojourn.backends.ray.trainer import RayTrainer
+
+        assert isinstance(trainer, RayTrainer), "the trainer that this backend opened"
+        trainer.open_model(name, model, weights, seed, policy)
+
+    @property
     def _plain(self) -> Torch:
-        """Returns the keys of each part."""
+        """Returns the keys of backend 'torch'."""
         return Torch(**{name: getattr(self, name) for name in Torch.__dataclass_fields__})
+
+    def _bound(self, model: Model, renderer: RendererConfig) -> Renderer:
+        """Binds the renderer to the tokenizer, once the model's files are here."""
+        from sojourn.backends.torch.models import loading
+
+        source = loading.resolve(model.name, model.revision)
+        if source.kind is not loading.Kind.TINY:
+            loading.ensure_folder(source)
+        tokenizer: Any = loading.tokenizer(model.name, model.revision)
+        return renderer.bind(tokenizer, loading.template_of(tokenizer))
+
+    def _ranks(self, cluster: Cluster, model: Model, seed: int, critic: Critic | None) -> Ranks:
+        from sojourn.backends.ray.ranks import Ranks
+        from sojourn.backends.ray.trainer_rank import TrainerRank
+
+        needs = self.needs["trainer"]
+        one_by_one = {"restarts": 0, "concurrency": 1}
+        ranks = Ranks(
+            [cluster.actor(TrainerRank, needs, n, self.threads, **one_by_one) for n in range(self.trainer.ranks)]
+        )
+        ranks.open(self._plain, model, seed, critic, shard=self.trainer.shard)
+        return ranks

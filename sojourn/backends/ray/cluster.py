@@ -20,6 +20,7 @@ from sojourn.errors import ConfigError, InfrastructureError, MissingExtraError
 CONNECT_TIMEOUT_S = 5.0
 RESERVE_TIMEOUT_S = 60.0
 EVERYWHERE = ("HF_HUB_OFFLINE", "HF_HOME", "SOJOURN_CACHE", "SOJOURN_CHROMIUM")  # variables that actors get, too
+_joined: list[Cluster] = []  # by this process, oldest first; Ray, too, is one for the whole process
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "OMP_WAIT_POLICY": "passive"}
 
 
@@ -60,24 +61,39 @@ class Cluster:
             _start(ray, address, needs)
         try:
             _require(ray, needs)
-            return cls(own=own, needs=needs, group=_reserve(ray, needs))
+            joined = cls(own=own, needs=needs, group=_reserve(ray, needs))
+            _joined.append(joined)
+            return joined
         except BaseException:
             if own:
                 ray.shutdown()
             raise
 
-    def actor(self, kind: type, needs: Needs, number: int, *arguments: Any, restarts: int = -1) -> Any:
-        """Starts an actor in its place: number `number` of those of `needs`. Ray starts one that died again, up to
-        `restarts` times (-1: always), with the same arguments and without any of its state."""
-        ray = imported()
-        options: dict[str, Any] = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "max_restarts": restarts}
-        if self.group is not None and needs.bundle:
+    @classmethod
+    def current(cls) -> Cluster:
+        """Returns the cluster that this process joined last."""
+        assert _joined, "a backend that is open has joined one"
+        return _joined[-1]
+
+    def actor(
+        self, kind: type, needs: Needs, number: int, *arguments: Any, restarts: int = -1, concurrency: int = 100_000
+    ) -> Any:
+        """Starts an actor in its place: number `number` of those of `needs`, or anywhere, reserving nothing, for -1.
+        Ray starts one that died again, up to `restarts` times (-1: always), with the same arguments and without any of
+        its state. It answers up to `concurrency` calls at once."""
+        ray, placed = imported(), number >= 0
+        options: dict[str, Any] = {
+            "num_cpus": needs.cpus if placed else 0,
+            "num_gpus": needs.gpus if placed else 0,
+            "max_restarts": restarts,
+        }
+        if self.group is not None and needs.bundle and placed:
             strategies = ray.util.scheduling_strategies
             options["scheduling_strategy"] = strategies.PlacementGroupSchedulingStrategy(
                 self.group, placement_group_bundle_index=self._bundle(needs, number)
             )
         options["runtime_env"] = {"env_vars": {**QUIET, **{n: os.environ[n] for n in EVERYWHERE if n in os.environ}}}
-        return ray.remote(kind).options(**options, max_task_retries=0, max_concurrency=100_000).remote(*arguments)
+        return ray.remote(kind).options(**options, max_task_retries=0, max_concurrency=concurrency).remote(*arguments)
 
     def _bundle(self, needs: Needs, number: int) -> int:
         before = [one.count for one in self.needs[: self.needs.index(needs)] if one.bundle]
@@ -93,6 +109,7 @@ class Cluster:
         self.users -= 1
         if self.users > 0:
             return
+        _joined.remove(self)
         ray = imported()
         if self.own:
             ray.shutdown()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from sojourn import threads
 from sojourn.backends.ray.cluster import code_digest
+from sojourn.threads import prepare
 from sojourn.types import FloatArray, Prompt, Sample, SamplingParams
 
 if TYPE_CHECKING:
@@ -33,14 +34,16 @@ class SamplerActor:
     answers none by the weights that it was opened with.
     """
 
-    def __init__(self, backend: Torch, model: Model, seed: int, stops: tuple[int, ...], cpus: float) -> None:
-        self._backend, self._model, self._seed, self._stops, self._cpus = backend, model, seed, stops, cpus
+    def __init__(self, backend: Torch, model: Model, seed: int, stops: tuple[int, ...]) -> None:
+        self._backend, self._model, self._seed, self._stops = backend, model, seed, stops
         self._engine: Engine | None = None
 
     async def open(self) -> OpenedSampler:
         """Loads the model, unless that is done."""
         if self._engine is None:
-            threads.prepare(max(int(self._cpus), 1))
+            if self._backend.threads:
+                os.environ["OMP_NUM_THREADS"] = str(self._backend.threads)  # Ray has set it to the actor's processors
+            prepare(self._backend.threads)
             loaded = self._backend.load(self._model, self._seed)
             self._engine = self._backend.sampler(loaded, self._model, self._stops)
         return OpenedSampler(self._engine.max_context, code_digest())

@@ -52,10 +52,10 @@ class Shared(NamedTuple):
 
 @pytest.fixture(scope="module")
 def shared(cluster) -> Iterator[Shared]:
-    [needs] = TINY.needs
+    needs = TINY.needs["samplers"]
     joined, loaded = Cluster.join("", [needs]).hold(), TINY.load(MODEL, 3)
     stops = tuple(Auto().bind(loaded.tokenizer, loaded.template).stops)
-    actors = [joined.actor(SamplerActor, needs, number, TINY, MODEL, 3, stops, 1) for number in range(needs.count)]
+    actors = [joined.actor(SamplerActor, needs, number, TINY, MODEL, 3, stops) for number in range(needs.count)]
     assert all(said.max_context == TINY.max_context for said in cluster.get([actor.open.remote() for actor in actors]))
     yield Shared(cluster, joined, actors, loaded.model.state_dict(), stops)
     for actor in actors:
