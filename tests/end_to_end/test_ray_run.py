@@ -1,0 +1,193 @@
+"""Whole runs on Ray: the same run as in one process, whichever of its processes are killed on the way."""
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from trained_run import final_weights
+
+from sojourn.config import toml
+from sojourn.display import Display
+from sojourn.errors import RankError
+from sojourn.record.episodes.store import EpisodeStore
+from sojourn.record.run import RunFolder
+from sojourn.train.resolve import resolve
+from sojourn.train.run import run_recipe
+from sojourn.types import Episode
+
+RECIPE = """
+name = "ray"
+seed = 4
+[model]
+name = "tiny:layers=1,hidden=64"
+dtype = "fp32"
+[backend]
+name = "torch"
+threads = 1
+max_context = 1024
+memory_gb = 0.05
+[env]
+name = "toy"
+rooms = 2
+[sampling]
+max_tokens = 6
+[rollout.limits]
+turns = 4
+[evaluation]
+tasks = 4
+[record]
+checkpoint_every = 1
+[[stages]]
+name = "warmup"
+steps = 2
+groups = { name = "experts", width = 4, distinct_tasks = 8, success_only = false }
+estimator = { name = "constant" }
+losses = [{ name = "nll" }]
+optim = { lr = 1e-3 }
+[[stages]]
+name = "rl"
+steps = 4
+groups = { name = "slots", width = 2, size = 4 }
+estimator = { name = "reinforce", baseline = "none" }
+losses = [{ name = "ppo" }, { name = "kl" }]
+streams = [{ name = "ref_logprobs" }]
+optim = { lr = 1e-3 }
+[reward]
+name = "native"
+malformed = -0.5
+"""
+RAY = (
+    "backend.name=ray",
+    "backend.samplers.replicas=2",
+    "backend.samplers.cpus=0.5",
+    "backend.trainer.cpus=0.5",
+    "backend.envs={workers=2,cpus=0.5}",
+)
+TWO_RANKS = "backend.trainer.ranks=2"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray() -> Iterator[Any]:
+    """One Ray for all runs, which join it."""
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
+    yield ray
+    ray.shutdown()
+
+
+async def train(folder: Path, *overrides: str, resume: bool = False) -> Path:
+    path = folder.with_suffix(".toml")
+    path.write_text(RECIPE)
+    resolved = resolve(toml.read(path, overrides))
+    opened = RunFolder.open(folder) if resume else RunFolder.create(folder, toml.dump(resolved.table))
+    with opened as run, Display(live=False) as display:
+        await run_recipe(resolved.recipe, run, display, resume=resume)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory) -> Path:
+    """The run in one process."""
+    return asyncio.run(train(tmp_path_factory.mktemp("plain") / "run"))
+
+
+def played(folder: Path) -> list[list[list[int]]]:
+    """Returns the sampled tokens of every episode that was trained by RL, by group."""
+    with EpisodeStore(folder) as store:
+        return [[_tokens(episode) for episode in group.episodes] for group in store.groups("rl")]
+
+
+def _tokens(episode: Episode) -> list[int]:
+    return [int(t) for trajectory in episode.trajectories for turn in trajectory.turns for t in turn.sample.tokens]
+
+
+def assert_same(one: Path, other: Path) -> None:
+    assert played(one) == played(other)
+    first, second = final_weights(one), final_weights(other)
+    assert first.keys() == second.keys()
+    for name, values in first.items():
+        np.testing.assert_array_equal(values, second[name], err_msg=name)
+
+
+async def test_a_run_on_ray_is_the_run_in_one_process_bit_for_bit_and_leaves_no_process(ray, plain, tmp_path):
+    assert_same(await train(tmp_path / "run", *RAY), plain)
+    for kind in ("SamplerActor", "EnvWorker", "TrainerRank"):
+        for _ in range(100):
+            if not actors_of(kind):
+                break
+            await asyncio.sleep(0.1)
+        assert not actors_of(kind)
+    assert ray.available_resources()["CPU"] == 4
+
+
+async def test_two_ranks_train_the_same_to_the_last_digits(plain, tmp_path):
+    found = final_weights(await train(tmp_path / "run", *RAY, TWO_RANKS))
+    for name, values in final_weights(plain).items():
+        np.testing.assert_allclose(values, found[name], atol=2e-4, err_msg=name)
+
+
+def actors_of(kind: str) -> list[int]:
+    """Returns the processes of actors of a class, which Ray names after it."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            if (entry / "cmdline").read_bytes().startswith(f"ray::{kind}".encode()) and _is_ours(int(entry.name)):
+                found.append(int(entry.name))
+    return sorted(found)
+
+
+def _is_ours(process: int) -> bool:
+    """Whether a process descends from this one, and not from another test's."""
+    while process > 1:
+        if process == os.getpid():
+            return True
+        process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    return False
+
+
+@contextlib.asynccontextmanager
+async def killing(kinds: list[str], seed: int, times: int) -> AsyncIterator[list[str]]:
+    """Kills a process of one of the kinds at random moments; gives the kinds of those that it killed."""
+    killed: list[str] = []
+
+    async def kill() -> None:
+        draw = random.Random(seed)
+        while len(killed) < times:
+            await asyncio.sleep(draw.uniform(0.05, 0.8))
+            kind = draw.choice(kinds)
+            if found := actors_of(kind):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(draw.choice(found), signal.SIGKILL)
+                    killed.append(kind)
+
+    killer = asyncio.create_task(kill())
+    try:
+        yield killed
+    finally:
+        killer.cancel()
+
+
+async def test_killed_samplers_and_workers_change_nothing(plain, tmp_path):
+    async with killing(["SamplerActor", "EnvWorker"], 0, times=4) as killed:
+        found = await train(tmp_path / "run", *RAY)
+    assert killed
+    assert_same(found, plain)
+    with EpisodeStore(found) as store:
+        assert not [row.id for row in store.query() if row.error], "what was lost was played again"
+
+
+async def test_a_killed_rank_ends_the_run_which_goes_on_from_its_checkpoint(plain, tmp_path):
+    async with killing(["TrainerRank"], 0, times=1) as killed:
+        with pytest.raises(RankError, match=r"trainer rank 0 of 1 .* died: the run goes on from its last checkpoint"):
+            await train(tmp_path / "run", *RAY)
+    assert killed == ["TrainerRank"]
+    resume = (tmp_path / "run" / "checkpoints").is_dir() and any((tmp_path / "run" / "checkpoints").iterdir())
+    assert_same(await train(tmp_path / ("run" if resume else "again"), *RAY, resume=resume), plain)
