@@ -159,6 +159,14 @@ class HasSlowdowns(Protocol):
 
 
 @runtime_checkable
+class HasPlan(Protocol):
+    """A backend that says where the parts of a run go and what they take, in whole sentences, without any of them.
+    `--dry` prints it."""
+
+    def plan(self, model: Model, critic: Critic | None = None) -> Sequence[str]: ...
+
+
+@runtime_checkable
 class BindsRenderer(Protocol):
     """A backend that binds a renderer's config to a model's tokenizer without opening the model; it gives None where
     that is not on this machine yet."""

@@ -170,19 +170,21 @@ def _print_diagnosis(folder: RunFolder, console: CleanConsole) -> None:
 def _dry(resolved: Resolved) -> None:
     """Prints each value of the resolved recipe with its origin, and checks that everything can be built."""
     from sojourn import event_loop
+    from sojourn.abilities import HasPlan
     from sojourn.config.toml import leaves
 
-    console = CleanConsole()
+    console, recipe = CleanConsole(), resolved.recipe
     for path, value in leaves(resolved.table, ""):
         origin = Text(resolved.origins.get(path, "default"), "dim")
         console.print(f"{path} = {masked_value(path, value)!r}", origin, soft_wrap=True)
-    renderer = check_buildable(resolved.recipe)
-    print_slowdowns(resolved.recipe)
-    for kind, tokens in event_loop.run(_enter(resolved.recipe, renderer)).items():
+    renderer = check_buildable(recipe)
+    print_slowdowns(recipe)
+    for kind, tokens in event_loop.run(_enter(recipe, renderer)).items():
         console.print(f"the first prompt of {kind}: {tokens:,} tokens", soft_wrap=True, markup=False)
-    for sentence in _tasks_of_stages(resolved.recipe):
+    plan = recipe.backend.plan(recipe.model, recipe.critic) if isinstance(recipe.backend, HasPlan) else ()
+    for sentence in (*_tasks_of_stages(recipe), *plan):
         console.print(sentence, soft_wrap=True, markup=False)
-    console.print(f"{resolved.recipe.name}: everything can be built")
+    console.print(f"{recipe.name}: everything can be built")
 
 
 def check_buildable(recipe: Recipe) -> Renderer | None:

@@ -79,18 +79,22 @@ class Ray(Torch):
         imported()
         super().check(model, critic)
 
+    def plan(self, model: Model, critic: Critic | None = None) -> list[str]:
+        """Returns what the run takes (`HasPlan`)."""
+        from sojourn.backends.ray.plan import plan
+
+        return list(plan(self, model, critic))
+
     @property
     def needs(self) -> dict[str, Needs]:
         """Returns what is reserved for each kind of process."""
         from sojourn.backends.ray.cluster import Needs
 
-        counts = {
-            "samplers": (self.samplers.replicas, self.samplers),
-            "trainer": (self.trainer.ranks, self.trainer),
-            "envs": (self.envs.workers, self.envs),
-        }
+        samplers, trainer, envs = self.samplers, self.trainer, self.envs
         return {
-            kind: Needs(what=kind, count=count, cpus=own.cpus, gpus=own.gpus) for kind, (count, own) in counts.items()
+            "samplers": Needs(what="samplers", count=samplers.replicas, cpus=samplers.cpus, gpus=samplers.gpus),
+            "trainer": Needs(what="trainer ranks", count=trainer.ranks, cpus=trainer.cpus, gpus=trainer.gpus),
+            "envs": Needs(what="environment workers", count=envs.workers, cpus=envs.cpus, gpus=envs.gpus),
         }
 
     def open(

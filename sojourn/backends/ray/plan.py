@@ -1,0 +1,79 @@
+"""Says what a run on Ray takes, of a cluster that need not be there: places, memory, and what moves each step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from sojourn.backends.ray.backend import Ray
+    from sojourn.models.spec import Critic, Model
+
+TRAINED_BYTES = 16  # of a trained parameter: its value, gradient and Adam's two moments, in fp32
+FROZEN_BYTES = 4
+
+
+class Size(NamedTuple):
+    """The parameters of a model, those of them that are trained, and the bytes of each where it samples."""
+
+    parameters: int
+    trained: int
+    sampled_bytes: int
+
+
+def size_of(model: Model, device: str) -> Size | None:
+    """Counts the parameters of a model without its weights; None for a model whose config is not on this machine."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from sojourn.backends.torch.backend import compute_dtype, device_of
+    from sojourn.backends.torch.models import loading, lora, tiny
+
+    source = loading.resolve(model.name, model.revision)
+    if not source.ready:
+        return None
+    with loading.quiet(), torch.device("meta"):
+        if source.kind is loading.Kind.TINY:
+            built: Any = tiny.build_model(tiny.read_size(model.name), tiny.build_tokenizer(), 0)
+        else:
+            config = AutoConfig.from_pretrained(loading.ensure_folder(source), local_files_only=True)
+            built = AutoModelForCausalLM.from_config(config)
+        count = sum(parameter.numel() for parameter in built.parameters())
+        if model.lora is not None:
+            built = lora.adapted(built, model.lora, torch.float32)
+    trained = sum(parameter.numel() for parameter in built.parameters() if parameter.requires_grad)
+    return Size(count, trained, compute_dtype(model.dtype, device_of(device)).itemsize)
+
+
+def plan(backend: Ray, model: Model, critic: Critic | None) -> Iterator[str]:
+    """Yields a sentence for each thing that a cluster must have or do."""
+    needs = [one for one in backend.needs.values() if one.count]
+    places = ", ".join(f"{one.count} {one.what} of {_amounts(one.cpus, one.gpus)} each" for one in needs)
+    total = _amounts(sum(one.count * one.cpus for one in needs), sum(one.count * one.gpus for one in needs))
+    where = f"the cluster at {backend.address}" if backend.address else "a cluster, started on this machine,"
+    yield f"{where} holds {places}: {total} together"
+    size = size_of(model, backend.device)
+    if size is None:
+        yield f"what '{model.name}' takes is known once it is on this machine"
+        return
+    weights, ranks = size.parameters * size.sampled_bytes, backend.trainer.ranks
+    yield f"each sampler holds {_bytes(weights)} of weights and at most {backend.memory_gb:g} GB of cache"
+    held = TRAINED_BYTES * size.trained + FROZEN_BYTES * (size.parameters - size.trained if model.lora else 0)
+    part = held / ranks if backend.trainer.shard else held
+    beside = ", and the critic's model beside them" if critic is not None and critic.model else ""
+    yield (
+        f"each trainer rank holds {_bytes(part)} of weights, gradients and moments, and at most "
+        f"{backend.activation_gb:g} GB of activations{beside}"
+    )
+    if ranks > 1:
+        yield f"at each update the ranks add up {_bytes(4 * size.trained)} of gradients"
+    yield f"after each step {_bytes(weights)} of weights go to each of {backend.samplers.replicas} samplers"
+
+
+def _amounts(cpus: float, gpus: float) -> str:
+    named = [f"{count:g} {name}{'' if count == 1 else 's'}" for count, name in ((cpus, "CPU"), (gpus, "GPU"))]
+    return " and ".join(named if gpus else named[:1])
+
+
+def _bytes(count: float) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
