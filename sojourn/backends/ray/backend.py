@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -79,6 +80,17 @@ class Ray(Torch):
         imported()
         super().check(model, critic)
 
+    def slowdowns(self, model: Model) -> tuple[str, ...]:
+        """Returns a sentence, too, where more is started on this machine than it has cores for."""
+        cpus, cores = sum(one.count * one.cpus for one in self.needs.values()), os.cpu_count() or 1
+        if self.address or cpus <= cores:
+            return super().slowdowns(model)
+        shared = (
+            f"backend 'ray' starts processes that are to have {cpus:g} processors on this machine, which has {cores}: "
+            "each is slower than it could be: lower the counts, or give backend.address a cluster"
+        )
+        return (shared, *super().slowdowns(model))
+
     def plan(self, model: Model, critic: Critic | None = None) -> list[str]:
         """Returns what the run takes (`HasPlan`)."""
         from sojourn.backends.ray.plan import plan
@@ -105,12 +117,12 @@ class Ray(Torch):
         timeline: Timeline | None = None,
         critic: Critic | None = None,
     ) -> Opened:
-        from sojourn.backends.ray.cluster import Cluster, imported, require_same_code
+        from sojourn.backends.ray.cluster import Cluster, answers, require_same_code
         from sojourn.backends.ray.sampler_actor import SamplerActor
         from sojourn.backends.ray.samplers import ReplicatedSampler
         from sojourn.backends.ray.trainer import RayTrainer
 
-        ray, needs = imported(), self.needs
+        needs = self.needs
         cluster = Cluster.join(self.address, list(needs.values())).hold()
         ranks = None
         try:
@@ -119,9 +131,9 @@ class Ray(Torch):
             actors = [cluster.actor(SamplerActor, needs["samplers"], n, *given) for n in range(self.samplers.replicas)]
             opening = [actor.open.remote() for actor in actors]
             ranks = self._ranks(cluster, model, seed, critic)
-            said = ray.get(opening)
-            require_same_code({f"sampler {n}": one.code for n, one in enumerate(said)})
-            context = min(one.max_context for one in said)
+            said = answers({f"sampler {n}": opened for n, opened in enumerate(opening)})
+            require_same_code({name: one.code for name, one in said.items()})
+            context = min(one.max_context for one in said.values())
             sampler = ReplicatedSampler(
                 actors, cluster, max_context=context, timeline=timeline, patience_s=self.patience_s
             )

@@ -19,6 +19,7 @@ from sojourn.errors import ConfigError, InfrastructureError, MissingExtraError
 
 CONNECT_TIMEOUT_S = 5.0
 RESERVE_TIMEOUT_S = 60.0
+LOCAL_CPUS = 1024  # of a cluster that is started here: its processes share the cores, however many they are
 EVERYWHERE = ("HF_HUB_OFFLINE", "HF_HOME", "SOJOURN_CACHE", "SOJOURN_CHROMIUM")  # variables that actors get, too
 _joined: list[Cluster] = []  # by this process, oldest first; Ray, too, is one for the whole process
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "OMP_WAIT_POLICY": "passive"}
@@ -42,7 +43,8 @@ class Needs:
 class Cluster:
     """A Ray cluster that this process has joined, and the places that are reserved there.
 
-    A cluster that `join` started ends with the last of its `users`, who call `release`.
+    A cluster that `join` started ends with the last of its `users`, who call `release`; where others of this process
+    have joined it by then, with the last of theirs.
     """
 
     own: bool
@@ -53,12 +55,12 @@ class Cluster:
     @classmethod
     def join(cls, address: str, needs: Sequence[Needs]) -> Cluster:
         """Joins the cluster at an address ("auto": the one of this machine), or starts one on this machine for the
-        empty address, which has as many places as are needed, and reserves them. Raises `ConfigError` where that is
+        empty address, and reserves the places there. Raises `ConfigError` where that is
         not possible; nothing is left running then."""
         ray = imported()
         own = not ray.is_initialized()
         if own:
-            _start(ray, address, needs)
+            _start(ray, address)
         try:
             _require(ray, needs)
             joined = cls(own=own, needs=needs, group=_reserve(ray, needs))
@@ -111,9 +113,12 @@ class Cluster:
             return
         _joined.remove(self)
         ray = imported()
-        if self.own:
+        if self.own and not _joined:
             ray.shutdown()
-        elif self.group is not None and ray.is_initialized():
+            return
+        if self.own:
+            _joined[-1].own = True
+        if self.group is not None and ray.is_initialized():
             ray.util.remove_placement_group(self.group)
 
 
@@ -131,15 +136,14 @@ def imported() -> Any:
     return ray
 
 
-def _start(ray: Any, address: str, needs: Sequence[Needs]) -> None:
-    """Joins a cluster, or starts one that has room for all that is needed, whatever the number of cores."""
+def _start(ray: Any, address: str) -> None:
+    """Joins a cluster, or starts one on this machine."""
     settings: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
     if address:
         _require_answer(address)
         settings["address"] = address
     else:
-        cpus = sum(one.count * one.cpus for one in needs)
-        settings["num_cpus"] = max(int(cpus) + 1, os.cpu_count() or 1)
+        settings["num_cpus"] = LOCAL_CPUS
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # it listens to this machine alone
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -203,8 +207,28 @@ def _reserve(ray: Any, needs: Sequence[Needs]) -> Any:
 
 
 def _spelled(needs: Sequence[Needs], name: str) -> str:
-    parts = [f"{one.count} x {one.bundle[name]:g} for {one.what}" for one in needs if one.bundle.get(name)]
+    parts = [
+        f"{one.count} x {one.bundle[name]:g} for {one.what}" for one in needs if one.count and one.bundle.get(name)
+    ]
     return ", ".join(parts)
+
+
+def answers(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Waits for what actors were asked, by their names, and returns what they say. Raises what an actor raised, and an
+    `InfrastructureError` for one that died."""
+    ray, found = imported(), {}
+    for name, answer in asked.items():
+        try:
+            found[name] = ray.get(answer)
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except ray.exceptions.RayError as error:
+            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            raise InfrastructureError(
+                f"{name} died while it was opened ({reason[:300]}): see whether its node has enough memory, and "
+                "`ray status`"
+            ) from error
+    return found
 
 
 @cache
