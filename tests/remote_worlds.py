@@ -146,8 +146,7 @@ class FragilePlay:
         image = f"{self.said}".encode()
         digest = sha256(image).hexdigest()
         self.images[digest] = image
-        shown = Message(Role.USER, f"said {' '.join(self.said)}", images=(digest,) if self.kind == "blobs" else ())
-        return Observation((shown,))
+        return Observation((Message(Role.USER, f"said {' '.join(self.said)} {digest[:4]}"),))
 
     def _state_key(self) -> str:
         return "/".join(self.said)
