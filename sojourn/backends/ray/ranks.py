@@ -26,8 +26,12 @@ RESUME = "the run goes on from its last checkpoint with `sojourn train RUN --res
 
 
 def make_ranks(count: int, torch: Torch, **options: Any) -> list[ActorHandle]:
-    """Starts the actors of `count` ranks, each with these options of Ray (processors, GPUs, where it is placed)."""
-    actor: Any = ray.remote(TrainerRank).options(max_restarts=0, **options)
+    """Starts the actors of `count` ranks, each with these options of Ray (processors, GPUs, where it is placed).
+
+    A rank does one thing after the other, as the sums of all are in one order; and one that starts anew would have lost
+    what it learned.
+    """
+    actor: Any = ray.remote(TrainerRank).options(max_restarts=0, max_concurrency=1, **options)
     return [actor.remote(torch.threads) for _ in range(count)]
 
 
@@ -44,13 +48,18 @@ class Ranks:
 
     def open(self, torch: Torch, model: Model, seed: int, critic: Critic | None, *, shard: bool = False) -> None:
         """Lets the ranks find one another, and load the model. With `shard` each of several holds a part of the
-        weights, gradients and moments."""
-        places = [Place(0, 1)]
-        if len(self.actors) > 1:
-            [address] = self._answers([self.actors[0].listen.remote(len(self.actors))])
-            places = [Place(rank, len(self.actors), shard, *address) for rank in range(len(self.actors))]
-        calls = zip(self.actors, places, strict=True)
-        self.processes = self._answers([actor.open.remote(torch, model, seed, critic, place) for actor, place in calls])
+        weights, gradients and moments. Where that fails, all end."""
+        places, count = [Place(0, 1)], len(self.actors)
+        try:
+            if count > 1:
+                [address] = self._answers([self.actors[0].listen.remote(count)])
+                places = [Place(rank, count, shard, *address) for rank in range(count)]
+            begun = zip(self.actors, places, strict=True)
+            opened = [actor.open.remote(torch, model, seed, critic, place) for actor, place in begun]
+            self.processes = self._answers(opened)
+        except BaseException:
+            self._end("the trainer's ranks could not be opened")
+            raise
 
     def all_now(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Calls a method of each actor, and waits for all answers."""
