@@ -15,6 +15,7 @@ from test_ray_trainer import NAME, OPTIM, Sent, alone, asked, files, ranked, req
 from sojourn.backends.torch.backend import Torch
 from sojourn.batch import Aggregate, share, to_batch
 from sojourn.errors import ConfigError, RankError
+from sojourn.losses.distill import Distill
 from sojourn.losses.entropy import Entropy
 from sojourn.losses.nll import NLL
 from sojourn.losses.papers.st_ppo import STPPO
@@ -205,7 +206,13 @@ async def test_ranks_learn_what_one_process_learns(two, lora, critic, shard):
     for options in ({"critic": True, "columns": ["top_logprob"]}, {"reference": True}):
         found = [(await made.forward(batch, **options))._asdict() for made in (there, here)]
         require_near(*found, 1e-4)
-    require_near(*[{"asked": await made.ask_models(asked(batch))} for made in (there, here)], 1e-4)
+    scores = [await made.ask_models(asked(batch, "reference", "other")) for made in (there, here)]
+    require_near(*[{"asked": one} for one in scores], 1e-4)
+    taught = replace(batch, streams={**batch.streams, "teacher": scores[1]})
+    said = [dict(await made.forward_backward(taught, [Distill()])) for made in (there, here)]
+    assert said[0]["reverse_kl"] == pytest.approx(said[1]["reverse_kl"], rel=1e-3)
+    said = [dict(await made.optim_step()) for made in (there, here)]
+    assert said[0] == pytest.approx(said[1], rel=1e-2)
     copies = [made.copy(OPTIM, reference=True) for made in (there, here)]
     for made in copies:
         await made.forward_backward(batch, [PPO()])
