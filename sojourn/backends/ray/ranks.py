@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError
 
 from sojourn.backends.ray.trainer_rank import POLICY, Place, Process, TrainerRank
 from sojourn.errors import RankError
@@ -104,10 +104,11 @@ class Ranks:
     async def _awaited(self, refs: Sequence[ObjectRef]) -> list[Any]:
         pending = [ref.future() for ref in refs]
         waiting = [asyncio.wrap_future(one) for one in pending]
+        for one in waiting:
+            one.add_done_callback(_take_error)
         await asyncio.wait(waiting, return_when=asyncio.FIRST_EXCEPTION)
         if _needs_grace(pending):
             await asyncio.wait(waiting, timeout=GRACE_S)
-        await asyncio.gather(*(one for one in waiting if one.done()), return_exceptions=True)  # takes their errors
         return self._settled(pending)
 
     def _settled(self, pending: Sequence[futures.Future[Any]]) -> list[Any]:
@@ -118,7 +119,9 @@ class Ranks:
             return [one.result() for one in pending]
         dead = [rank for rank, error in failed.items() if _is_death(error)]
         if dead:
-            raise RankError(self._end(f"{self._name(dead[0])} died: {RESUME}"))
+            memory = isinstance(failed[dead[0]], OutOfMemoryError)
+            how = "was ended by Ray, as its node had too little memory" if memory else "died"
+            raise RankError(self._end(f"{self._name(dead[0])} {how}: {RESUME}"))
         rank, error = next(iter(failed.items()))
         if len(failed) < len(pending):  # the others wait for a share that never comes
             self._end(f"{self._name(rank)} failed, and the ranks no longer agree: {RESUME}")
@@ -135,13 +138,19 @@ class Ranks:
         return why
 
 
+def _take_error(one: asyncio.Future[Any]) -> None:
+    """Tells asyncio that an error is known, also that of a rank that ends after others have failed."""
+    if not one.cancelled():
+        one.exception()
+
+
 def _error(one: futures.Future[Any]) -> BaseException | None:
     """Returns what a call raised; None where it succeeded or goes on."""
     return one.exception() if one.done() and not one.cancelled() else None
 
 
 def _is_death(error: BaseException) -> bool:
-    return isinstance(error, RayActorError)
+    return isinstance(error, RayActorError | OutOfMemoryError)
 
 
 def _needs_grace(pending: Sequence[futures.Future[Any]]) -> bool:

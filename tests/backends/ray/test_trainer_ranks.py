@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from concurrent.futures import Future
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +26,8 @@ from sojourn.models.spec import Critic, Lora, Model
 from sojourn.types import Batch, Credit
 
 ray = pytest.importorskip("ray")
+from sojourn.backends.ray.ranks import Ranks  # noqa: E402
+
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the ranks cannot import tests
 MODEL = Model(name=NAME, dtype="fp32")
 LARGE = Torch(device="cpu", token_budget=4096)
@@ -206,6 +209,10 @@ async def test_ranks_learn_what_one_process_learns(two, lora, critic, shard):
     for options in ({"critic": True, "columns": ["top_logprob"]}, {"reference": True}):
         found = [(await made.forward(batch, **options))._asdict() for made in (there, here)]
         require_near(*found, 1e-4)
+    for made in (there, here):
+        before = await made.forward(batch)
+        assert not np.array_equal((await made.forward(batch, reference=True)).logprobs, before.logprobs)
+        require_same((await made.forward(batch))._asdict(), before._asdict())
     scores = [await made.ask_models(asked(batch, "reference", "other")) for made in (there, here)]
     require_near(*[{"asked": one} for one in scores], 1e-4)
     taught = replace(batch, streams={**batch.streams, "teacher": scores[1]})
@@ -371,6 +378,15 @@ async def test_a_rank_that_dies_ends_all_with_one_sentence(cluster, victim):
             return
         await asyncio.sleep(0.1)
     raise AssertionError("a rank is left")
+
+
+def test_a_rank_that_ray_ends_for_want_of_memory_says_so():
+    ended: Future = Future()
+    ended.set_exception(ray.exceptions.OutOfMemoryError("of many lines"))
+    with pytest.raises(
+        RankError, match="rank 0 of 0 was ended by Ray, as its node had too little memory: the run goes"
+    ):
+        Ranks([])._settled([ended])
 
 
 def is_running(pid: int) -> bool:
