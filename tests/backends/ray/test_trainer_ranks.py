@@ -383,9 +383,7 @@ async def test_a_rank_that_dies_ends_all_with_one_sentence(cluster, victim):
 def test_a_rank_that_ray_ends_for_want_of_memory_says_so():
     ended: Future = Future()
     ended.set_exception(ray.exceptions.OutOfMemoryError("of many lines"))
-    with pytest.raises(
-        RankError, match="rank 0 of 0 was ended by Ray, as its node had too little memory: the run goes"
-    ):
+    with pytest.raises(RankError, match="rank 0 of 0 was ended by Ray, as its node had too little memory"):
         Ranks([])._settled([ended])
 
 
