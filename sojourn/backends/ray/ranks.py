@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError
 
 from sojourn.backends.ray.trainer_rank import POLICY, Place, Process, TrainerRank
 from sojourn.errors import RankError
@@ -26,8 +26,12 @@ RESUME = "the run goes on from its last checkpoint with `sojourn train RUN --res
 
 
 def make_ranks(count: int, torch: Torch, **options: Any) -> list[ActorHandle]:
-    """Starts the actors of `count` ranks, each with these options of Ray (processors, GPUs, where it is placed)."""
-    actor: Any = ray.remote(TrainerRank).options(max_restarts=0, **options)
+    """Starts the actors of `count` ranks, each with these options of Ray (processors, GPUs, where it is placed).
+
+    A rank does one thing after the other, as the sums of all are in one order; and one that starts anew would have lost
+    what it learned.
+    """
+    actor: Any = ray.remote(TrainerRank).options(max_restarts=0, max_concurrency=1, **options)
     return [actor.remote(torch.threads) for _ in range(count)]
 
 
@@ -44,13 +48,18 @@ class Ranks:
 
     def open(self, torch: Torch, model: Model, seed: int, critic: Critic | None, *, shard: bool = False) -> None:
         """Lets the ranks find one another, and load the model. With `shard` each of several holds a part of the
-        weights, gradients and moments."""
-        places = [Place(0, 1)]
-        if len(self.actors) > 1:
-            [address] = self._answers([self.actors[0].listen.remote(len(self.actors))])
-            places = [Place(rank, len(self.actors), shard, *address) for rank in range(len(self.actors))]
-        calls = zip(self.actors, places, strict=True)
-        self.processes = self._answers([actor.open.remote(torch, model, seed, critic, place) for actor, place in calls])
+        weights, gradients and moments. Where that fails, all end."""
+        places, count = [Place(0, 1)], len(self.actors)
+        try:
+            if count > 1:
+                [address] = self._answers([self.actors[0].listen.remote(count)])
+                places = [Place(rank, count, shard, *address) for rank in range(count)]
+            begun = zip(self.actors, places, strict=True)
+            opened = [actor.open.remote(torch, model, seed, critic, place) for actor, place in begun]
+            self.processes = self._answers(opened)
+        except BaseException:
+            self._end("the trainer's ranks could not be opened")
+            raise
 
     def all_now(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Calls a method of each actor, and waits for all answers."""
@@ -95,10 +104,11 @@ class Ranks:
     async def _awaited(self, refs: Sequence[ObjectRef]) -> list[Any]:
         pending = [ref.future() for ref in refs]
         waiting = [asyncio.wrap_future(one) for one in pending]
+        for one in waiting:
+            one.add_done_callback(_take_error)
         await asyncio.wait(waiting, return_when=asyncio.FIRST_EXCEPTION)
         if _needs_grace(pending):
             await asyncio.wait(waiting, timeout=GRACE_S)
-        await asyncio.gather(*(one for one in waiting if one.done()), return_exceptions=True)  # takes their errors
         return self._settled(pending)
 
     def _settled(self, pending: Sequence[futures.Future[Any]]) -> list[Any]:
@@ -109,7 +119,9 @@ class Ranks:
             return [one.result() for one in pending]
         dead = [rank for rank, error in failed.items() if _is_death(error)]
         if dead:
-            raise RankError(self._end(f"{self._name(dead[0])} died: {RESUME}"))
+            memory = isinstance(failed[dead[0]], OutOfMemoryError)
+            how = "was ended by Ray, as its node had too little memory" if memory else "died"
+            raise RankError(self._end(f"{self._name(dead[0])} {how}: {RESUME}"))
         rank, error = next(iter(failed.items()))
         if len(failed) < len(pending):  # the others wait for a share that never comes
             self._end(f"{self._name(rank)} failed, and the ranks no longer agree: {RESUME}")
@@ -126,13 +138,19 @@ class Ranks:
         return why
 
 
+def _take_error(one: asyncio.Future[Any]) -> None:
+    """Tells asyncio that an error is known, also that of a rank that ends after others have failed."""
+    if not one.cancelled():
+        one.exception()
+
+
 def _error(one: futures.Future[Any]) -> BaseException | None:
     """Returns what a call raised; None where it succeeded or goes on."""
     return one.exception() if one.done() and not one.cancelled() else None
 
 
 def _is_death(error: BaseException) -> bool:
-    return isinstance(error, RayActorError)
+    return isinstance(error, RayActorError | OutOfMemoryError)
 
 
 def _needs_grace(pending: Sequence[futures.Future[Any]]) -> bool:

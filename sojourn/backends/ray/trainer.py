@@ -88,11 +88,11 @@ class RankedTrainer:
 
     def save(self, folder: Path, *, weights_only: bool = False) -> None:
         """Lets the first rank write its files into a folder, which it must see as the driver does."""
-        self._call_now("save", folder, weights_only=weights_only)
+        self._call_now("save", folder.absolute(), weights_only=weights_only)
 
     def load(self, folder: Path, *, weights_only: bool = False) -> None:
         """Lets every rank read a folder, which it must see as the driver does."""
-        self._call_now("load", folder, weights_only=weights_only)
+        self._call_now("load", folder.absolute(), weights_only=weights_only)
 
     def state(self) -> Mapping[str, Any]:
         return self._call_now("state")
@@ -155,7 +155,7 @@ class RayTrainer(RankedTrainer):
 
     def open_model(self, name: str, model: Model, weights: Path | None, seed: int, policy: Model) -> None:
         """Opens a frozen model in every rank."""
-        self._ranks.all_now("open_model", name, model, weights, seed, policy)
+        self._ranks.all_now("open_model", name, model, weights and weights.absolute(), seed, policy)
 
     def copy(self, optim: Optim, *, reference: bool) -> RankedTrainer:
         """Returns a trainer of a copy of the present weights, in the ranks (`Copies`)."""

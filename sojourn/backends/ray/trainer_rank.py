@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from sojourn.types import Batch, FloatArray
 
 T = TypeVar("T")
+SIOCGIFADDR = 0x8915  # of Linux: asks for the address of a network interface
 POLICY = 0  # the number of the policy's trainer; its copies are 1, 2, ...
 PATIENCE = timedelta(hours=2)  # how long a rank waits for the others' share of a sum
 
@@ -103,6 +104,8 @@ class TrainerRank:
 
         from sojourn.backends.torch.trainer.team import Together
 
+        if interface := _interface_of(ray.util.get_node_ip_address()):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)  # else that of the host's name, often the loopback
         if place.rank:
             self._store = dist.TCPStore(place.host, place.port, place.size, is_master=False)  # pyright: ignore[reportPrivateImportUsage]
         dist.init_process_group(
@@ -179,6 +182,21 @@ class TrainerRank:
 
 async def _send_nowhere(weights: Any, version: int) -> None:
     """The driver sends the weights that `pack` returns."""
+
+
+def _interface_of(address: str) -> str:
+    """Returns the name of the network interface that has an address of IPv4; empty where the system does not say."""
+    import fcntl  # not on every system
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(asked, SIOCGIFADDR, name.encode().ljust(256, b"\0"))
+            except OSError:
+                continue  # it has no such address
+            if socket.inet_ntoa(answer[20:24]) == address:
+                return name
+    return ""
 
 
 def writable(value: T) -> T:

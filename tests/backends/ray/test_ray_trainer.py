@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from made import batch as made_batch
+from vllm_server import VLLM, serving
 
 from sojourn.abilities import Copies, HasHiddenStates, ScoresTokens
 from sojourn.backends.torch.backend import Torch
@@ -13,7 +14,8 @@ from sojourn.losses.distill import Distill
 from sojourn.losses.papers.epo import EPO
 from sojourn.losses.ppo import PPO
 from sojourn.losses.value import Value
-from sojourn.models.spec import Critic, Lora, Model
+from sojourn.models.prompt_scorer import PromptScorer
+from sojourn.models.spec import Critic, Lora, Model, ServedModel
 from sojourn.optim import Optim
 from sojourn.types import Batch
 
@@ -25,6 +27,13 @@ NAME = "tiny:layers=1,hidden=64"
 OTHER = "tiny:layers=2,hidden=64"
 TORCH = Torch(device="cpu", token_budget=100)
 OPTIM = Optim(lr=1e-2, clip_norm=0.5)
+
+
+@pytest.fixture(scope="module")
+def url():
+    """The address of a server of a teacher."""
+    with serving(VLLM.of(NAME, 1)) as (address, _):
+        yield address
 
 
 class Sent:
@@ -75,12 +84,13 @@ def require_same(one, other, where=""):
         assert one == other, where
 
 
-def asked(batch: Batch) -> dict[str, Batch]:
-    """Gives the first half of the sequences to the reference, the others to a frozen model."""
-    first = batch.sequence < len(batch.offsets) // 2
+def asked(batch: Batch, *models: str) -> dict[str, Batch]:
+    """Asks one model after the other about a sequence each."""
     return {
-        name: replace(batch, weight=np.where(own, batch.weight, 0).astype(np.float32))
-        for name, own in (("reference", first), ("other", ~first))
+        name: replace(
+            batch, weight=np.where(batch.sequence % len(models) == number, batch.weight, 0).astype(np.float32)
+        )
+        for number, name in enumerate(models)
     }
 
 
@@ -105,11 +115,13 @@ async def told(made, folder) -> dict[str, object]:
     said["forward"] = await made.forward(batch, critic=True, columns=["top_token", "top_logprob"], tokens=other)
     said["reference"] = await made.forward(batch, reference=True)
     said["states"] = await made.hidden_states(batch, np.array([3, 1, 3]), reference=True)
-    said["asked"] = await made.ask_models(asked(batch))
-    known = {"teacher": said["asked"], "policy_logprobs": (await made.forward(batch)).logprobs}
-    taught = replace(batch, streams={**batch.streams, **known})
-    said["distilled"] = dict(await made.forward_backward(taught, [Distill()]))
-    said["context"] = made.context_of("policy")
+    for models in (("reference", "other"), ("there", "policy"), ("there",)):
+        said[f"asked {models}"] = scores = await made.ask_models(asked(batch, *models))
+        known = {"teacher": scores, "policy_logprobs": (await made.forward(batch)).logprobs}
+        taught = replace(batch, streams={**batch.streams, **known})
+        said[f"distilled {models}"] = dict(await made.forward_backward(taught, [Distill(top_k=8)]))
+    said["contexts"] = [made.context_of(model) for model in ("policy", "reference", "other", "there")]
+    said["vocabulary"] = made.vocabulary
     folder.mkdir()
     (folder / "weights").mkdir()
     made.save(folder / "weights", weights_only=True)
@@ -141,7 +153,7 @@ async def told(made, folder) -> dict[str, object]:
     [(None, Critic(hidden=4)), (Lora(rank=2), Critic(model=NAME, hidden=4, lora=Lora(rank=2)))],
     ids=["whole", "adapters"],
 )
-async def test_one_rank_is_the_trainer_itself(cluster, lora, critic, tmp_path):
+async def test_one_rank_is_the_trainer_itself(cluster, url, lora, critic, tmp_path):
     model, sent = Model(name=NAME, dtype="fp32", lora=lora), [Sent(), Sent()]
     here, there = alone(model, critic, sent[0]), ranked(model, critic, sent[1])
     try:
@@ -149,6 +161,9 @@ async def test_one_rank_is_the_trainer_itself(cluster, lora, critic, tmp_path):
         assert isinstance(there, HasHiddenStates)
         assert isinstance(there, ScoresTokens)
         assert not isinstance(there.copy(OPTIM, reference=False), Copies)
+        scorer = PromptScorer.of("there", ServedModel(base_url=url, model="tiny", top_k=8))
+        for made in (here, there):
+            await TORCH.open_endpoint("there", scorer, model, made)
         TORCH.open_model("other", Model(name=OTHER), None, 3, model, here)
         there.open_model("other", Model(name=OTHER), None, 3, model)
         require_same(await told(there, tmp_path / "there"), await told(here, tmp_path / "here"))

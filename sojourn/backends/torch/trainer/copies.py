@@ -32,10 +32,8 @@ class TrainerCopy(TorchTrainer):
     def restore(self, state: Mapping[str, Any]) -> None:
         for name, value in state["weights"].items():
             self.trainable[name].copy_(like(self.trainable[name], torch.as_tensor(value)))
-        reference = state["reference"].items()
-        self._reference = {
-            name: like(self.trainable[name], torch.as_tensor(value)) for name, value in reference
-        } or None
+        values = {name: torch.as_tensor(value) for name, value in state["reference"].items()}
+        self._reference = {name: like(self.trainable[name], value) for name, value in values.items()} or None
         for path, value in state["moments"].items():
             self._optimizers["policy"].restore(path, torch.as_tensor(value))
         self._step = state["step"]
