@@ -18,6 +18,7 @@ from enum import Enum
 from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple, Union
 
+from sojourn.backends.ray.backend import EnvWorkers, Samplers, TrainerRanks
 from sojourn.batch.weigh import Aggregate
 from sojourn.config.components import COMPONENTS
 from sojourn.config.fields import Kind, Range, Text
@@ -55,7 +56,10 @@ STAGES: Mapping[str, type] = {
     "early_stop": EarlyStop,
     "repeats": Repeat,
 }
-PARTS: Mapping[str, Mapping[str, type]] = {"agent": {"critique": Critique}}  # tables of components, by their kind
+PARTS: Mapping[str, Mapping[str, type]] = {  # tables of components, by their kind
+    "agent": {"critique": Critique},
+    "backend": {"samplers": Samplers, "trainer": TrainerRanks, "envs": EnvWorkers},
+}
 PAGES: Mapping[str, Mapping[str, type]] = {"run": RUN, "stages": STAGES, **PARTS}
 PAGE_OF: dict[Any, str] = {cls: page for page, tables in PAGES.items() for cls in tables.values()}
 TABLE_OF: dict[Any, str] = {cls: table for tables in PAGES.values() for table, cls in tables.items()}
@@ -97,9 +101,10 @@ def keys(cls: type) -> list[Key]:
 
 def meaning(cls: type, key: str) -> str:
     """Returns what a key of a table does; empty where nothing says so."""
-    if text := OF_CLASS.get(f"{cls.__name__}.{key}"):
-        return text
     declaring = [owner for owner in cls.__mro__ if key in vars(owner).get("__annotations__", {})]
+    for owner in dict.fromkeys((cls, *declaring)):
+        if text := OF_CLASS.get(f"{owner.__name__}.{key}"):
+            return text
     for owner in dict.fromkeys((cls, *declaring)):
         if text := _sentences(owner, key):
             return text

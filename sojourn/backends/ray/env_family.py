@@ -18,7 +18,7 @@ from ray.cloudpickle.cloudpickle import dumps
 from ray.exceptions import RayError, RayTaskError
 
 from sojourn.abilities import PLAY_ABILITIES, HasCapacity, HasWorlds, capacity
-from sojourn.backends.ray.env_worker import BLOBS, LOST, NATIVE, Answer, EnvWorker, Expert
+from sojourn.backends.ray.env_worker import BLOBS, LOST, NATIVE, Answer, Expert
 from sojourn.errors import ConfigError, InfrastructureError, LostPlayError, cause
 from sojourn.protocols import EnvFamily
 from sojourn.rollout.world import worlds_of
@@ -35,16 +35,6 @@ RETRY_S, SLOWEST_RETRY_S = 0.1, 5.0
 log = logging.getLogger(__name__)
 MOST_KNOWN = 10_000  # tasks
 ASKED: Path = (-1,)  # the world, for counting, of plays that are only made to be asked what they can do
-
-
-def start_anywhere(cpus: float) -> Start:
-    """Returns what starts workers wherever the cluster has `cpus` left for each."""
-
-    def start(number: int, *arguments: Any) -> Any:
-        options: dict[str, Any] = {"num_cpus": 0 if number < 0 else cpus, "max_restarts": -1, "max_task_retries": 0}
-        return ray.remote(EnvWorker).options(**options, max_concurrency=100_000).remote(*arguments)
-
-    return start
 
 
 @dataclass(eq=False)

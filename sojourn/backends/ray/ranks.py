@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError
 
-from sojourn.backends.ray.trainer_rank import POLICY, Place, Process, TrainerRank
+from sojourn.backends.ray.trainer_rank import POLICY, Place, Process
 from sojourn.errors import RankError
 from sojourn.types import Batch
 
@@ -23,16 +23,6 @@ if TYPE_CHECKING:
 
 GRACE_S = 15.0  # how long after an error of one rank the others may take to end with theirs
 RESUME = "the run goes on from its last checkpoint with `sojourn train RUN --resume`"
-
-
-def make_ranks(count: int, torch: Torch, **options: Any) -> list[ActorHandle]:
-    """Starts the actors of `count` ranks, each with these options of Ray (processors, GPUs, where it is placed).
-
-    A rank does one thing after the other, as the sums of all are in one order; and one that starts anew would have lost
-    what it learned.
-    """
-    actor: Any = ray.remote(TrainerRank).options(max_restarts=0, max_concurrency=1, **options)
-    return [actor.remote(torch.threads) for _ in range(count)]
 
 
 class Ranks:

@@ -45,7 +45,7 @@ class SamplerActor:
                 os.environ["OMP_NUM_THREADS"] = str(self._backend.threads)  # Ray has set it to the actor's processors
             prepare(self._backend.threads)
             loaded = self._backend.load(self._model, self._seed)
-            self._engine = self._backend.sampler(loaded, self._model, self._stops)
+            self._engine = self._backend.open_sampler(loaded, self._model, self._stops)
         return OpenedSampler(self._engine.max_context, code_digest())
 
     async def sample(self, prompt: Prompt, params: SamplingParams, version: int) -> Sample:

@@ -121,7 +121,7 @@ class TrainerRank:
         from sojourn.backends.torch.backend import compute_dtype, device_of
 
         self._torch, self._sampled = torch, compute_dtype(model.dtype, device_of(torch.device))
-        self._fresh = partial(torch.trainer, model=model, seed=seed, send=_send_nowhere, team=self._team)
+        self._fresh = partial(torch.open_trainer, model=model, seed=seed, send=_send_nowhere, team=self._team)
         self._loaded = partial(torch.load, model, seed)
         self._trainers[POLICY] = self._fresh(self._loaded(), critic=critic)
 

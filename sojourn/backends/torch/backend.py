@@ -148,8 +148,8 @@ class Torch:
     ) -> Opened:
         loaded = self.load(model, seed)
         bound = renderer.bind(loaded.tokenizer, loaded.template)
-        engine = self.sampler(loaded, model, bound.stops, timeline)  # before adapters are put into the loaded model
-        trainer = self.trainer(loaded, model, seed, engine.publish, timeline, critic)
+        engine = self.open_sampler(loaded, model, bound.stops, timeline)  # before adapters change it
+        trainer = self.open_trainer(loaded, model, seed, engine.publish, timeline, critic)
         return Opened(trainer, engine, bound, min(self.max_context, loaded.max_context))
 
     def load(self, model: Model, seed: int) -> Loaded:
@@ -186,7 +186,7 @@ class Torch:
             timeline=timeline,
         )
 
-    def trainer(
+    def open_trainer(
         self,
         loaded: Loaded,
         model: Model,

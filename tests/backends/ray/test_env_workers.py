@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from made import chatml as renderer
+from ray_actors import start_anywhere
 from remote_worlds import Fragile, Unsendable, Wandering
 from search_worlds import Game
 from trained_run import train, weight_bytes
@@ -32,7 +33,7 @@ from sojourn.abilities import (
     play_abilities,
 )
 from sojourn.agents.plain import Plain
-from sojourn.backends.ray.env_family import RemoteFamily, Workers, start_anywhere
+from sojourn.backends.ray.env_family import RemoteFamily, Workers
 from sojourn.backends.torch.backend import Torch
 from sojourn.branching.trees import play_trees
 from sojourn.branching.uniform import Uniform

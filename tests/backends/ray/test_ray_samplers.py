@@ -72,7 +72,7 @@ async def sampler(shared: Shared) -> ReplicatedSampler:
 
 async def alone(shared: Shared, weights: Mapping[str, Any] | None = None) -> list[Sample]:
     """Returns what one engine in this process samples, after given weights were published to it."""
-    engine = TINY.sampler(TINY.load(MODEL, 3), MODEL, shared.stops)
+    engine = TINY.open_sampler(TINY.load(MODEL, 3), MODEL, shared.stops)
     try:
         if weights is not None:
             await engine.publish(iter(weights.items()), 1)
@@ -130,7 +130,7 @@ async def test_samples_are_those_of_one_engine(shared, sampler):
 
 
 async def test_scores_are_those_of_one_engine(shared, sampler):
-    engine = TINY.sampler(TINY.load(MODEL, 3), MODEL, shared.stops)
+    engine = TINY.open_sampler(TINY.load(MODEL, 3), MODEL, shared.stops)
     expected = await engine.score(prompt(1))
     await engine.close()
     assert np.array_equal(await sampler.score(prompt(1)), expected)

@@ -20,7 +20,9 @@ from sojourn.optim import Optim
 from sojourn.types import Batch
 
 ray = pytest.importorskip("ray")
-from sojourn.backends.ray.ranks import Ranks, make_ranks  # noqa: E402
+from ray_actors import make_ranks  # noqa: E402
+
+from sojourn.backends.ray.ranks import Ranks  # noqa: E402
 from sojourn.backends.ray.trainer import RayTrainer  # noqa: E402
 
 NAME = "tiny:layers=1,hidden=64"
@@ -50,11 +52,11 @@ class Sent:
 
 
 def alone(model: Model, critic: Critic | None, sent: Sent, torch_=TORCH):
-    return torch_.trainer(torch_.load(model, 0), model, 0, sent.here, critic=critic)
+    return torch_.open_trainer(torch_.load(model, 0), model, 0, sent.here, critic=critic)
 
 
 def ranked(model: Model, critic: Critic | None, sent: Sent, torch_=TORCH, count: int = 1) -> RayTrainer:
-    ranks = Ranks(make_ranks(count, torch_, num_cpus=1))
+    ranks = Ranks(make_ranks(count, torch_.threads))
     ranks.open(torch_, model, 0, critic)
     return RayTrainer(ranks, sent.packed)
 
