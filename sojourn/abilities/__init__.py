@@ -28,6 +28,7 @@ from sojourn.abilities.backends import (
     OpensEndpoints,
     OpensModels,
     PlacesWorlds,
+    Restarts,
     ScoresTokens,
     max_turns,
 )
@@ -181,6 +182,7 @@ __all__ = [
     "ReadsTaskData",
     "Relabels",
     "ReleasesResources",
+    "Restarts",
     "ScoresTokens",
     "Sized",
     "SplitsByOrigin",

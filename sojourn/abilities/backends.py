@@ -159,6 +159,15 @@ class HasSlowdowns(Protocol):
 
 
 @runtime_checkable
+class Restarts(Protocol):
+    """A backend whose trainer may lose a process (`RankError`): a run then goes on from its last checkpoint by itself,
+    up to `restarts` times."""
+
+    @property
+    def restarts(self) -> int: ...
+
+
+@runtime_checkable
 class HasPlan(Protocol):
     """A backend that says where the parts of a run go and what they take, in whole sentences, without any of them.
     `--dry` prints it."""

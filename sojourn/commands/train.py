@@ -111,7 +111,7 @@ async def train_in(resolved: Resolved, folder: RunFolder, resume: bool, progress
     from sojourn.plot import curve
     from sojourn.record.episodes.index import has_records
     from sojourn.record.run_status import FAILURE
-    from sojourn.train.run import run_recipe
+    from sojourn.train.restarts import run_to_end
 
     recipe, console = resolved.recipe, CleanConsole(quiet=not progress)
     (folder.path / FAILURE).unlink(missing_ok=True)
@@ -122,7 +122,7 @@ async def train_in(resolved: Resolved, folder: RunFolder, resume: bool, progress
         console.print("it is finished: nothing is left to train")
     try:
         with Display(recipe.name, console=console) as display:
-            await run_recipe(recipe, folder, display, resume=resume)
+            await run_to_end(recipe, folder, display, resume=resume)
     except BaseException as error:
         if not resume and not folder.evaluations() and not has_records(folder.path / "tokens"):
             folder.discard()  # it failed before anything was measured: nothing half-written stays behind

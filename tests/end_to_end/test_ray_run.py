@@ -19,7 +19,7 @@ from sojourn.errors import RankError
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.train.resolve import resolve
-from sojourn.train.run import run_recipe
+from sojourn.train.restarts import run_to_end
 from sojourn.types import Episode
 
 RECIPE = """
@@ -83,13 +83,12 @@ def ray() -> Iterator[Any]:
     ray.shutdown()
 
 
-async def train(folder: Path, *overrides: str, resume: bool = False) -> Path:
+async def train(folder: Path, *overrides: str) -> Path:
     path = folder.with_suffix(".toml")
     path.write_text(RECIPE)
     resolved = resolve(toml.read(path, overrides))
-    opened = RunFolder.open(folder) if resume else RunFolder.create(folder, toml.dump(resolved.table))
-    with opened as run, Display(live=False) as display:
-        await run_recipe(resolved.recipe, run, display, resume=resume)
+    with RunFolder.create(folder, toml.dump(resolved.table)) as run, Display(live=False) as display:
+        await run_to_end(resolved.recipe, run, display)
     return folder
 
 
@@ -184,10 +183,14 @@ async def test_killed_samplers_and_workers_change_nothing(plain, tmp_path):
         assert not [row.id for row in store.query() if row.error], "what was lost was played again"
 
 
-async def test_a_killed_rank_ends_the_run_which_goes_on_from_its_checkpoint(plain, tmp_path):
-    async with killing(["TrainerRank"], 0, times=1) as killed:
-        with pytest.raises(RankError, match=r"trainer rank 0 of 1 .* died: the run goes on from its last checkpoint"):
-            await train(tmp_path / "run", *RAY)
-    assert killed == ["TrainerRank"]
-    resume = (tmp_path / "run" / "checkpoints").is_dir() and any((tmp_path / "run" / "checkpoints").iterdir())
-    assert_same(await train(tmp_path / ("run" if resume else "again"), *RAY, resume=resume), plain)
+async def test_a_killed_rank_sends_the_run_back_to_its_last_checkpoint(plain, tmp_path):
+    async with killing(["TrainerRank"], 0, times=2) as killed:
+        found = await train(tmp_path / "run", *RAY)
+    assert killed == ["TrainerRank"] * 2
+    assert_same(found, plain)
+
+
+async def test_a_rank_that_is_lost_again_and_again_ends_the_run_in_one_sentence(tmp_path):
+    async with killing(["TrainerRank"], 0, times=2):
+        with pytest.raises(RankError, match=r"^trainer rank 0 of 1 \(process \d+ on .*\) died: `sojourn train "):
+            await train(tmp_path / "run", *RAY, "backend.trainer.restarts=1")

@@ -37,12 +37,14 @@ class Samplers:
 class TrainerRanks:
     """How many processes train the model together (`ranks`), and which part of a node each reserves: `cpus`, which is
     also the number of its threads, and `gpus`. They divide each batch. With `shard` each of them also holds only its
-    part of the weights, gradients and moments (FSDP2), which saves memory and costs time."""
+    part of the weights, gradients and moments (FSDP2), which saves memory and costs time. Where one of them ends, the
+    run goes on from its last checkpoint by itself, up to `restarts` times."""
 
     ranks: Annotated[int, Range(1)] = 1
     cpus: Annotated[float, Range(0)] = 1.0
     gpus: Annotated[float, Range(0)] = 0.0
     shard: bool = False
+    restarts: Annotated[int, Range(0)] = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +65,7 @@ class Ray(Torch):
     `address` is that of a running cluster, host:port, or "auto" for the one of this machine; where it is empty, a
     cluster is started on this machine, and ended with the run. `samplers`, `trainer` and `envs` say how many processes
     there are of each kind. Samplers and workers that end are started anew, and no episode is lost; where a rank of the
-    trainer ends, the run stops, and goes on from its last checkpoint by --resume. `patience_s` is how long a run waits
+    trainer ends, the run goes on from its last checkpoint. `patience_s` is how long a run waits
     where no sampler answers. All nodes need the same code, the model's files, and the folder of the run.
     """
 
@@ -144,6 +146,11 @@ class Ray(Torch):
             raise
         finally:
             cluster.release()
+
+    @property
+    def restarts(self) -> int:
+        """Returns how often a run goes on by itself where a rank of its trainer ends (`Restarts`)."""
+        return self.trainer.restarts
 
     def place(self, family: EnvFamily) -> EnvFamily:
         """Returns the family whose plays are in workers (`PlacesWorlds`)."""

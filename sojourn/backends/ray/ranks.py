@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from sojourn.models.spec import Critic, Model
 
 GRACE_S = 15.0  # how long after an error of one rank the others may take to end with theirs
-RESUME = "the run goes on from its last checkpoint with `sojourn train RUN --resume`"
 
 
 class Ranks:
@@ -111,10 +110,10 @@ class Ranks:
         if dead:
             memory = isinstance(failed[dead[0]], OutOfMemoryError)
             how = "was ended by Ray, as its node had too little memory" if memory else "died"
-            raise RankError(self._end(f"{self._name(dead[0])} {how}: {RESUME}"))
+            raise RankError(self._end(f"{self._name(dead[0])} {how}"))
         rank, error = next(iter(failed.items()))
         if len(failed) < len(pending):  # the others wait for a share that never comes
-            self._end(f"{self._name(rank)} failed, and the ranks no longer agree: {RESUME}")
+            self._end(f"{self._name(rank)} failed, and the ranks no longer agree")
         raise error.cause if isinstance(error, RayTaskError) and error.cause is not None else error
 
     def _name(self, rank: int) -> str:

@@ -366,8 +366,7 @@ async def test_a_rank_that_dies_ends_all_with_one_sentence(cluster, victim):
     await asyncio.sleep(2.5)
     began = time.monotonic()
     os.kill(pids[victim], signal.SIGKILL)
-    said = rf"trainer rank {victim} of 2 \(process {pids[victim]} on .*\) died: the run goes on from its last "
-    with pytest.raises(RankError, match=said + "checkpoint with `sojourn train RUN --resume`"):
+    with pytest.raises(RankError, match=rf"^trainer rank {victim} of 2 \(process {pids[victim]} on .*\) died$"):
         await training
     assert time.monotonic() - began < 30
     with pytest.raises(RankError, match=f"rank {victim} of 2"):
