@@ -24,6 +24,7 @@ from ray_actors import make_ranks  # noqa: E402
 
 from sojourn.backends.ray.ranks import Ranks  # noqa: E402
 from sojourn.backends.ray.trainer import RayTrainer  # noqa: E402
+from sojourn.backends.ray.trainer_rank import writable  # noqa: E402
 
 NAME = "tiny:layers=1,hidden=64"
 OTHER = "tiny:layers=2,hidden=64"
@@ -174,3 +175,13 @@ async def test_one_rank_is_the_trainer_itself(cluster, url, lora, critic, tmp_pa
     finally:
         here.close()
         there.close()
+
+
+def test_arrays_that_lie_in_rays_memory_are_copied(cluster):
+    """Where they would be written, as moments are, the process would end."""
+    found = ray.get(ray.put({"moments": [np.ones(200_000), 3], "said": np.zeros(2)}))
+    assert not found["moments"][0].flags.writeable
+    copied = writable(found)
+    copied["moments"][0][:] = 2
+    assert (found["moments"][0] == 1).all()
+    assert copied["moments"][1] == 3
