@@ -14,8 +14,8 @@ from sojourn.train.run import run_recipe
 async def run_to_end(
     recipe: Recipe, folder: RunFolder, display: Display, *, resume: bool = False
 ) -> dict[str, Summary]:
-    """Runs a recipe as `run_recipe` does, and goes on from the newest checkpoint where a trainer's rank is lost, as often
-    as the backend says. Everything is opened anew for that."""
+    """Runs a recipe as `run_recipe` does. Where a trainer's rank is lost, opens everything anew and goes on from the
+    newest checkpoint, as often as the backend says."""
     left = recipe.backend.restarts if isinstance(recipe.backend, Restarts) else 0
     while True:
         try:

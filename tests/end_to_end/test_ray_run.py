@@ -76,7 +76,7 @@ TWO_RANKS = "backend.trainer.ranks=2"
 @pytest.fixture(scope="module", autouse=True)
 def ray() -> Iterator[Any]:
     """One Ray for all runs, which join it."""
-    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "RAY_memory_monitor_refresh_ms": "0"}
     ray = pytest.importorskip("ray")
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
     yield ray

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -94,7 +95,7 @@ class Cluster:
             options["scheduling_strategy"] = strategies.PlacementGroupSchedulingStrategy(
                 self.group, placement_group_bundle_index=self._bundle(needs, number)
             )
-        options["runtime_env"] = {"env_vars": {**QUIET, **{n: os.environ[n] for n in EVERYWHERE if n in os.environ}}}
+        options["runtime_env"] = {"env_vars": _variables()}
         return ray.remote(kind).options(**options, max_task_retries=0, max_concurrency=concurrency).remote(*arguments)
 
     def _bundle(self, needs: Needs, number: int) -> int:
@@ -134,6 +135,14 @@ def imported() -> Any:
             "backend 'ray' needs the package 'ray', which is not installed: pip install 'sojourn[ray]'"
         ) from None
     return ray
+
+
+def _variables() -> dict[str, str]:
+    """Returns the variables that actors get: those of `EVERYWHERE`, and where this process imports code from besides
+    its own packages, such as a user's losses."""
+    given = {name: os.environ[name] for name in EVERYWHERE if name in os.environ}
+    paths = [os.path.abspath(path) for path in sys.path]
+    return {**QUIET, **given, "PYTHONPATH": os.pathsep.join(p for p in paths if not p.startswith(sys.base_prefix))}
 
 
 def _start(ray: Any, address: str) -> None:

@@ -168,7 +168,9 @@ class Torch:
         loaded.model.to(device)
         return loaded
 
-    def sampler(self, loaded: Loaded, model: Model, stops: tuple[int, ...], timeline: Timeline | None = None) -> Engine:
+    def open_sampler(
+        self, loaded: Loaded, model: Model, stops: tuple[int, ...], timeline: Timeline | None = None
+    ) -> Engine:
         """Opens an engine on a copy of the weights of a loaded model, whose samples end with any of `stops`."""
         from sojourn.backends.torch.sampler.engine import Engine
 
