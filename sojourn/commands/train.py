@@ -18,8 +18,10 @@ from sojourn.secrets import masked_value
 from sojourn.terminal.output import CleanConsole
 
 if TYPE_CHECKING:
+    from sojourn.display import Display
     from sojourn.protocols import Renderer
     from sojourn.record.run import RunFolder
+    from sojourn.record.summary import Summary
     from sojourn.train.recipe import Recipe
     from sojourn.train.resolve import Resolved
 
@@ -111,7 +113,6 @@ async def train_in(resolved: Resolved, folder: RunFolder, resume: bool, progress
     from sojourn.plot import curve
     from sojourn.record.episodes.index import has_records
     from sojourn.record.run_status import FAILURE
-    from sojourn.train.restarts import run_to_end
 
     recipe, console = resolved.recipe, CleanConsole(quiet=not progress)
     (folder.path / FAILURE).unlink(missing_ok=True)
@@ -153,6 +154,28 @@ def _print_best(folder: RunFolder, console: CleanConsole) -> None:
             soft_wrap=True,
             markup=False,
         )
+
+
+async def run_to_end(
+    recipe: Recipe, folder: RunFolder, display: Display, *, resume: bool = False
+) -> Mapping[str, Summary]:
+    """Runs a recipe as `run_recipe` does. Where a trainer's rank is lost, opens everything anew and goes on from the
+    newest checkpoint, as often as the backend says."""
+    from sojourn.abilities import Restarts
+    from sojourn.errors import RankError
+    from sojourn.train.run import run_recipe
+
+    left = recipe.backend.restarts if isinstance(recipe.backend, Restarts) else 0
+    while True:
+        try:
+            return await run_recipe(recipe, folder, display, resume=resume)
+        except RankError as error:
+            if not left:
+                raise RankError(
+                    f"{error}: `sojourn train {folder.path} --resume` goes on from the last checkpoint"
+                ) from error
+            left, resume = left - 1, True
+            display.message(f"{error}: the run goes on from its last checkpoint")
 
 
 def _print_diagnosis(folder: RunFolder, console: CleanConsole) -> None:

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from trained_run import final_weights
 
+from sojourn.commands.train import run_to_end
 from sojourn.config import toml
 from sojourn.display import Display
 from sojourn.errors import RankError
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.train.resolve import resolve
-from sojourn.train.restarts import run_to_end
 from sojourn.types import Episode
 
 RECIPE = """

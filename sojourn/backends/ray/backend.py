@@ -95,9 +95,10 @@ class Ray(Torch):
 
     def plan(self, model: Model, critic: Critic | None = None) -> list[str]:
         """Returns what the run takes (`HasPlan`)."""
-        from sojourn.backends.ray.plan import plan
+        from sojourn.backends.ray.plan import places, sizes
 
-        return list(plan(self, model, critic))
+        counts = {"replicas": self.samplers.replicas, "ranks": self.trainer.ranks}
+        return [places(self.needs, self.address), *sizes(self, model, critic, **counts, shard=self.trainer.shard)]
 
     @property
     def needs(self) -> dict[str, Needs]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from sojourn.backends.ray.backend import Ray
+    from sojourn.backends.ray.cluster import Needs
+    from sojourn.backends.torch.backend import Torch
     from sojourn.models.spec import Critic, Model
 
 TRAINED_BYTES = 16  # of a trained parameter: its value, gradient and Adam's two moments, in fp32
@@ -45,21 +46,27 @@ def size_of(model: Model, device: str) -> Size | None:
     return Size(count, trained, compute_dtype(model.dtype, device_of(device)).itemsize)
 
 
-def plan(backend: Ray, model: Model, critic: Critic | None) -> Iterator[str]:
-    """Yields a sentence for each thing that a cluster must have or do."""
-    needs = [one for one in backend.needs.values() if one.count]
-    places = ", ".join(f"{one.count} {one.what} of {_amounts(one.cpus, one.gpus)} each" for one in needs)
-    total = _amounts(sum(one.count * one.cpus for one in needs), sum(one.count * one.gpus for one in needs))
-    where = f"the cluster at {backend.address}" if backend.address else "a cluster, started on this machine,"
-    yield f"{where} holds {places}: {total} together"
+def places(needs: Mapping[str, Needs], address: str) -> str:
+    """Returns what a cluster must have room for."""
+    wanted = [one for one in needs.values() if one.count]
+    each = ", ".join(f"{one.count} {one.what} of {_amounts(one.cpus, one.gpus)} each" for one in wanted)
+    total = _amounts(sum(one.count * one.cpus for one in wanted), sum(one.count * one.gpus for one in wanted))
+    where = f"the cluster at {address}" if address else "a cluster, started on this machine,"
+    return f"{where} holds {each}: {total} together"
+
+
+def sizes(
+    backend: Torch, model: Model, critic: Critic | None, *, replicas: int, ranks: int, shard: bool
+) -> Iterator[str]:
+    """Yields what each process holds, and what moves between them."""
     size = size_of(model, backend.device)
     if size is None:
         yield f"what '{model.name}' takes is known once it is on this machine"
         return
-    weights, ranks = size.parameters * size.sampled_bytes, backend.trainer.ranks
+    weights = size.parameters * size.sampled_bytes
     yield f"each sampler holds {_bytes(weights)} of weights and at most {backend.memory_gb:g} GB of cache"
     held = TRAINED_BYTES * size.trained + FROZEN_BYTES * (size.parameters - size.trained if model.lora else 0)
-    part = held / ranks if backend.trainer.shard else held
+    part = held / ranks if shard else held
     beside = ", and the critic's model beside them" if critic is not None and critic.model else ""
     yield (
         f"each trainer rank holds {_bytes(part)} of weights, gradients and moments, and at most "
@@ -67,7 +74,7 @@ def plan(backend: Ray, model: Model, critic: Critic | None) -> Iterator[str]:
     )
     if ranks > 1:
         yield f"at each update the ranks add up {_bytes(4 * size.trained)} of gradients"
-    yield f"after each step {_bytes(weights)} of weights go to each of {backend.samplers.replicas} samplers"
+    yield f"after each step {_bytes(weights)} of weights go to each of {replicas} samplers"
 
 
 def _amounts(cpus: float, gpus: float) -> str:
