@@ -93,7 +93,7 @@ adapters: setup browser worlds .venvs/mcp1/ready $(FOREIGN:%=.venvs/%/ready)
 	touch $@
 
 # Hashes of all files of each version, for every platform. Files with a .in pin what it needs in turn, too.
-PINNED := requirements.txt requirements-models.txt requirements-worlds.txt tests/equivalence/requirements.txt tests/render/requirements.txt
+PINNED := requirements.txt requirements-models.txt requirements-worlds.txt deploy/requirements.txt tests/equivalence/requirements.txt tests/render/requirements.txt
 CLOSED := $(wildcard worlds/tests/adapters/requirements-*.in) requirements-docs.in
 PIN = .venvs/pins/bin/uv pip compile -q --generate-hashes --no-annotate --no-header --universal
 .venvs/pins/bin/uv:

@@ -103,6 +103,8 @@ def check_command(words: list[str]) -> None:
     elif words[0] == "pip":
         named = [words[number + 1] for number, word in enumerate(words[:-1]) if word == "-r"]
         assert all((ROOT / file).is_file() for file in named), words
+    elif words[0] in ("docker", "kubectl", "ray", "sbatch"):
+        assert all((ROOT / word).is_file() for word in words[1:] if word.startswith("deploy/")), words
     else:
         raise AssertionError(f"nothing checks the program '{words[0]}'")
 

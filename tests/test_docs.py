@@ -16,7 +16,7 @@ from sojourn import protocols, types
 from sojourn.config.components import COMPONENTS
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = (".", "docs", "docs/*", "recipes/*", "worlds")
+FOLDERS = (".", "deploy", "docs", "docs/*", "recipes/*", "worlds")
 PAGES = sorted({page for folder in FOLDERS for page in ROOT.glob(f"{folder}/*.md")} - {ROOT / "LOG.md"})
 PAGE = ModuleType("page")  # in which the Python of a page is executed
 ROLES = ROOT / "docs" / "roles"

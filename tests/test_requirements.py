@@ -9,10 +9,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = (".", "tests/*", "worlds/tests/*")
+FOLDERS = (".", "deploy", "tests/*", "worlds/tests/*")
 FILES = sorted(file for folder in FOLDERS for file in ROOT.glob(f"{folder}/requirements*.txt"))
 PIN = re.compile(r"([A-Za-z0-9._-]+)(?:\[[\w,-]+\])?==([\w.!+]+)")
-TOGETHER = ("requirements.txt", "requirements-models.txt", "requirements-worlds.txt")  # in one environment
+TOGETHER = (
+    "requirements.txt",
+    "requirements-models.txt",
+    "requirements-worlds.txt",
+    "deploy/requirements.txt",
+)  # in one environment
 
 
 def entries(file: Path) -> list[str]:
