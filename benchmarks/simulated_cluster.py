@@ -13,12 +13,12 @@ import asyncio
 import math
 import random
 import time
-import zlib
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import count
+from itertools import accumulate, count
 from typing import Any, NamedTuple, cast
+from zlib import crc32
 
 import numpy as np
 from ray.exceptions import ActorDiedError, ActorUnavailableError
@@ -57,6 +57,7 @@ from sojourn.types import (
 )
 
 MAX_CONTEXT = 32_768
+NEW_TOKENS = 70  # of a prompt, in the mean, beside what was sampled before
 LOST_S = 1.4  # after which a call of an actor that died fails, as was measured
 
 
@@ -65,7 +66,8 @@ class Setting:
     """What is simulated. Times are medians of log-normal distributions where a spread (`sigma`) is given."""
 
     replicas: int = 8
-    episodes: int = 1_024  # of a step, which is also how many are in play at once at most
+    episodes: int = 1_024  # of a step
+    concurrency: int = 512  # how many of them are in play at once at most
     size: int = 8  # of a group
     max_lag: int = 2
     steps: int = 6
@@ -80,7 +82,7 @@ class Setting:
     env_failures: float = 0.0005  # of all calls
     step_s: float = 0.020  # of a replica that decodes a token of one request
     sequence_s: float = 0.00025  # more for each request beside it
-    prefill_s: float = 0.00005  # for each token of a prompt that is not cached
+    prefill_s: float = 0.00005  # for each token of a prompt that is not cached, in which nothing is decoded
     load_s: float = 2.0  # until a replica has new weights, up to half more or less, while it goes on
     pause_s: float = 0.2  # in which it puts them in place
     lifetime_s: float = math.inf  # of a replica, in the mean, exponentially distributed
@@ -94,15 +96,16 @@ class Setting:
 
     @property
     def ideal(self) -> float:
-        """Tokens per second where all episodes are in play all the time, spread evenly over replicas that never wait:
-        the solution of x = n / step(n), where n is a replica's share of the episodes less those in their worlds."""
-        share = self.episodes / self.replicas
+        """Tokens per second where `concurrency` episodes are in play all the time, spread evenly over replicas that never
+        wait and whose caches keep all: the solution of x = n / step(n) * (1 - the share of prefills), where n is a
+        replica's share of the episodes less those in their worlds."""
+        share, prefill = self.concurrency / self.replicas, self.prefill_s * NEW_TOKENS / self.mean_tokens
         away = self.env_s * math.exp(self.env_sigma**2 / 2) / self.mean_tokens  # seconds in the world for each token
         low, high = 0.0, 1 / self.sequence_s
         for _ in range(60):
             rate = (low + high) / 2
             decoding = max(share - rate * away, 0.0)
-            low, high = (rate, high) if decoding / self.step(decoding) > rate else (low, rate)
+            low, high = (rate, high) if decoding / self.step(decoding) * (1 - rate * prefill) > rate else (low, rate)
         return self.replicas * low
 
     def step(self, requests: float) -> float:
@@ -205,7 +208,7 @@ class SimulatedReplica:
         self.decoding = Decoding(setting)
         self.version, self.life, self.up = 0, 0, True
         self.turns = self.tokens = 0  # that were sampled
-        self._cached: set[bytes] = set()
+        self._cached: set[int] = set()
         self.sample, self.load, self.open = Method(self._sample), Method(self._load), Method(self._open)
         self._await_death()
 
@@ -262,13 +265,13 @@ def died() -> Exception:
     return ActorDiedError("it was killed")
 
 
-BEGINNING = 512  # tokens; what a replica has cached is known by whole beginnings
+BEGINNING = 64  # tokens; what a replica has cached is known by whole beginnings
 
 
-def beginnings(tokens: Any) -> list[bytes]:
-    data = tokens.tobytes()
-    stops = range(BEGINNING, len(tokens) + 1, BEGINNING)
-    return [zlib.crc32(data[: 8 * stop]).to_bytes(4, "big") for stop in stops]
+def beginnings(tokens: Any) -> list[int]:
+    """Returns a number for each beginning of some tokens."""
+    data, size = memoryview(tokens.tobytes()), BEGINNING * tokens.itemsize
+    return list(accumulate(range(0, len(data) - size + 1, size), lambda crc, at: crc32(data[at : at + size], crc), initial=0))[1:]
 
 
 # -- what is said, and the worlds that answer
@@ -327,7 +330,7 @@ class SimulatedPlay:
 
     async def step(self, agent: str, action: Message) -> Step:
         await self.world.work()
-        drawn = zlib.crc32(action.text.encode())
+        drawn = crc32(action.text.encode())
         if drawn % self.world.setting.turns == 0:
             return Step(None, {agent: float(drawn // 100 % 2)}, done=True, success=drawn // 100 % 2 == 1)
         return Step(Observation((Message(Role.USER, 4 * "This is not the end, so go on. "),)), {agent: 0.0})
@@ -420,7 +423,7 @@ async def simulate(setting: Setting) -> Outcome:
     words, world = Words(setting, renderer), SimulatedWorld(setting)
     replicas = [SimulatedReplica(setting, words, setting.seed + number) for number in range(setting.replicas)]
     sampler = ReplicatedSampler(replicas, cast(Any, NoCluster()), max_context=MAX_CONTEXT, patience_s=3_600.0)
-    rollout = Rollout(concurrency=setting.episodes, limits=Limits(turns=setting.most_turns))
+    rollout = Rollout(concurrency=setting.concurrency, limits=Limits(turns=setting.most_turns))
     runner = Runner(rollout, world, Plain(), renderer, sampler, MAX_CONTEXT, setting.seed)
     steps = setting.steps + setting.max_lag
     rewards, curriculum = RewardCache(Native()), Cycle().bind(world.tasks("train"), setting.seed)
