@@ -8,7 +8,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -48,7 +48,17 @@ class Replica:
 
     def known(self, keys: Sequence[bytes]) -> int:
         """Returns how many blocks of a prompt, from its beginning on, the replica has seen."""
+        if not keys or keys[0] not in self.blocks:  # as in most of many replicas
+            return 0
         return next((n for n, key in enumerate(keys) if key not in self.blocks), len(keys))
+
+
+class Answer(NamedTuple):
+    """What a replica answered, and the version of its weights when it was asked."""
+
+    value: Any
+    replica: Replica
+    version: int
 
 
 class ReplicatedSampler:
@@ -81,12 +91,15 @@ class ReplicatedSampler:
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
         keys = _block_keys(prompt.tokens)
-        sample: Sample = await self._ask(keys, lambda actor, version: actor.sample.remote(prompt, params, version))
-        self._remember(_block_keys(np.concatenate([prompt.tokens, sample.tokens])))
+        answer = await self._ask(keys, lambda actor, version: actor.sample.remote(prompt, params, version))
+        sample: Sample = answer.value
+        if answer.replica.version == answer.version:  # else its cache was emptied since
+            answer.replica.remember(_block_keys(np.concatenate([prompt.tokens, sample.tokens]), keys))
         return _own(sample)
 
     async def score(self, prompt: Prompt) -> FloatArray:
-        return await self._ask(_block_keys(prompt.tokens), lambda actor, version: actor.score.remote(prompt, version))
+        keys = _block_keys(prompt.tokens)
+        return (await self._ask(keys, lambda actor, version: actor.score.remote(prompt, version))).value
 
     async def publish(self, weights: Any, version: int) -> None:
         """Takes a reference to packed weights in Ray's object store, which replicas fetch now; later requests are
@@ -134,16 +147,17 @@ class ReplicatedSampler:
 
     # -- which replica answers
 
-    async def _ask(self, keys: Sequence[bytes], call: Callable[[Any, int], Any]) -> Any:
+    async def _ask(self, keys: Sequence[bytes], call: Callable[[Any, int], Any]) -> Answer:
         """Asks a replica, and another one where it is lost."""
         with self._timeline.during("sample"):
             while True:
                 replica = await self._choose(keys)
                 replica.running += 1
                 replica.remember(keys)
-                answer = call(replica.actor, self._version)
+                version = self._version
+                answer = call(replica.actor, version)
                 try:
-                    return await answer
+                    return Answer(await answer, replica, version)
                 except asyncio.CancelledError:
                     imported().cancel(answer)
                     raise
@@ -189,11 +203,6 @@ class ReplicatedSampler:
                     f"{self._patience_s:g} s: see whether their nodes are up (`ray status`), then go on by --resume"
                 ) from None
 
-    def _remember(self, keys: Sequence[bytes]) -> None:
-        """Notes what was sampled with the replica that has seen its prompt."""
-        if keys:
-            max(self.replicas, key=lambda replica: replica.known(keys)).remember(keys)
-
     # -- replicas that fail, and weights
 
     def _fail(self, replica: Replica, error: Exception) -> None:
@@ -230,13 +239,14 @@ class ReplicatedSampler:
             self._changed = asyncio.Event()
 
 
-def _block_keys(tokens: IntArray) -> list[bytes]:
-    """Returns a key for each whole block of tokens, which depends on all tokens up to its end."""
-    data, size = np.ascontiguousarray(tokens, dtype=np.int32).tobytes(), 4 * BLOCK
-    digest, keys = hashlib.blake2b(digest_size=8), []
+def _block_keys(tokens: IntArray, known: Sequence[bytes] = ()) -> list[bytes]:
+    """Returns a key for each whole block of tokens, which depends on all tokens up to its end. `known` are those of the
+    first blocks."""
+    data, size = np.ascontiguousarray(tokens[BLOCK * len(known) :], dtype=np.int32).tobytes(), 4 * BLOCK
+    keys, key = list(known), known[-1] if known else b""
     for start in range(0, len(data) - size + 1, size):
-        digest.update(data[start : start + size])
-        keys.append(digest.copy().digest())
+        key = hashlib.blake2b(data[start : start + size], digest_size=8, key=key).digest()
+        keys.append(key)
     return keys
 
 
