@@ -5,8 +5,8 @@
 `driver`: `EPISODES` episodes at once of a world that answers at once, by a sampler that answers at once, so that all
 that is left is the driver's own work: the runner, the plain agent, the renderer and its tokens. Figures are
 milliseconds of its CPU time for each turn, the median and the spread over `ROUNDS` rounds: `alone` with the sampler
-itself, `routed` with `ReplicatedSampler` over `REPLICAS` stubs of actors between them, and `ray` over two real actors
-of a local Ray cluster that answer at once. One driver serves at most 1,000 / milliseconds turns a second.
+itself, `routed` with `ReplicatedSampler` over 8, 64 and 256 stubs of actors between them, and `ray` over two real
+actors of a local Ray cluster that answer at once. One driver serves at most 1,000 / milliseconds turns a second.
 
 `cluster`: the real loop, slots, runner and routing over simulated replicas, worlds and a trainer in virtual time
 (`simulated_cluster.py`, where `Setting` has all that is assumed). Rates are beside the ideal, in which as many episodes
@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -37,7 +37,7 @@ from machine import write
 from simulated_cluster import Method, NoCluster, Setting, simulate
 
 from sojourn.agents.plain import Plain
-from sojourn.backends.ray.cluster import Cluster, Needs
+from sojourn.backends.ray.cluster import Cluster, Needs, imported
 from sojourn.backends.ray.packed_weights import PackedWeights, pack
 from sojourn.backends.ray.samplers import ReplicatedSampler
 from sojourn.backends.torch.models.tiny import build_tokenizer
@@ -47,7 +47,8 @@ from sojourn.rollout.limits import Limits
 from sojourn.rollout.runner import Rollout, Runner
 from sojourn.types import Message, Observation, Prompt, Role, Sample, SamplingParams, Step, Stop, Task, Versions
 
-EPISODES, GROUP, TURNS, ROUNDS, REPLICAS = 512, 8, 8, 7, 8
+EPISODES, GROUP, TURNS, ROUNDS = 512, 8, 8, 5
+REPLICAS = (8, 64, 256)
 SPOKEN = 64  # tokens of each turn, and about as many of each observation
 MAX_CONTEXT = 32_768
 DRIVER_S = 0.001  # of the driver for each turn, as `driver` measures it
@@ -154,7 +155,7 @@ def driver(dry: bool) -> dict[str, Any]:
         "context_tokens": TURNS * 2 * SPOKEN,
         "alone": rounds(lambda: Answers(said), renderer, episodes, count),
     }
-    for replicas in (REPLICAS, 64, 256):
+    for replicas in REPLICAS:
         actors = [Stub(Answers(said)) for _ in range(replicas)]
         figures[f"routed_{replicas}"] = rounds(lambda actors=actors: replicated(actors), renderer, episodes, count)
     with local_actors(Answers, said) as actors:
@@ -176,34 +177,44 @@ def local_actors(kind: type, *arguments: Any, count: int = 2) -> Iterator[list[A
 # -- a cluster that is not there
 
 
-def shown(setting: Setting) -> dict[str, Any]:
+def shown(name: str, setting: Setting) -> dict[str, Any]:
     """Returns the outcome of a simulated run, and says it."""
     outcome = virtual_time.run(simulate(setting))._asdict()
-    print(setting.replicas, setting.max_lag, setting.concurrency, *(f"{k} {v}" for k, v in outcome.items()), flush=True)
+    print(name, *(f"{key} {value}" for key, value in outcome.items()), flush=True)
     return {"ideal_tokens_per_s": round(setting.ideal, 1), **outcome}
 
 
 def cluster(dry: bool) -> dict[str, Any]:
     base = Setting(driver_s=DRIVER_S)
-    if dry:
-        base = replace(base, replicas=2, episodes=32, concurrency=16, steps=2, turns=2, tokens=20.0)
-    lags = {f"lag_{lag}": shown(replace(base, max_lag=lag)) for lag in (0, 1, 2, 4)}
+    small = {"replicas": 4, "episodes": 512, "concurrency": 256}
+    failures = {"lifetime_s": 300.0, "env_failures": 0.005}
     variants: dict[str, dict[str, Any]] = {
+        **{f"lag_{lag}": {"max_lag": lag} for lag in (0, 1, 2, 4)},
         "all_in_play": {"concurrency": base.episodes},
-        "longer_tails": {"most_turns": 2 * base.most_turns, "env_sigma": 1.5},
-        "free_driver": {"driver_s": 0.0},
-        "failures": {"lifetime_s": 900.0, "env_failures": 0.005},
-        "failures_lag_0": {"lifetime_s": 900.0, "env_failures": 0.005, "max_lag": 0},
+        "half_size": small,
+        "half_size_longer_tails": {**small, "most_turns": 32, "env_sigma": 1.5},
+        "half_size_weights_at_once": {**small, "load_s": 0.0, "pause_s": 0.0},
+        "half_size_failures": {**small, **failures},
+        "half_size_failures_lag_0": {**small, **failures, "max_lag": 0},
     }
-    figures = {name: {**changed, **shown(replace(base, **changed))} for name, changed in variants.items()}
-    sizes: dict[str, Any] = {}
-    for replicas in (1, 8, 64, 256) if not dry else (1, 4):
-        share = {"replicas": replicas, "episodes": 32 * replicas, "concurrency": 16 * replicas, "steps": 3}
-        sizes[str(replicas)] = {
-            name: shown(replace(base, driver_s=driver_s, turns=3, most_turns=8, **share))
-            for name, driver_s in (("driver", DRIVER_S), ("free_driver", 0.0))
+    counts = (1, 8, 64, 256)
+    quick = {"turns": 3, "most_turns": 8, "tokens": 30.0, "steps": 3}
+    if dry:
+        base = replace(base, turns=2, tokens=20.0, steps=2)
+        variants = {
+            name: {**changed, "replicas": 2, "episodes": 16, "concurrency": 8} for name, changed in variants.items()
         }
-    return {"setting": vars(base), "schedules": lags, "variants": figures, "replicas": sizes}
+        counts = (1, 4)
+    figures = {
+        name: {"changed": changed, **shown(name, replace(base, **changed))} for name, changed in variants.items()
+    }
+    for replicas in counts:
+        size = {**quick, "replicas": replicas, "episodes": 32 * replicas, "concurrency": 16 * replicas}
+        for name, cost in ((f"replicas_{replicas}", DRIVER_S), (f"replicas_{replicas}_free_driver", 0.0)):
+            changed = {**size, "driver_s": cost}
+            figures[name] = {"changed": changed, **shown(name, replace(base, **changed))}
+    setting = {key: value for key, value in vars(base).items() if value != math.inf}
+    return {"setting": setting, "runs": figures}
 
 
 # -- weights
@@ -246,7 +257,9 @@ def transferred(ray: Any, actors: Sequence[Any], weights: dict[str, torch.Tensor
         np.copyto(target, packed.data)
         copy = time.perf_counter() - copying
         pack_s, put_s, load_s = np.diff(times).tolist()
-        found.append({"pack_s": pack_s, "put_s": put_s, "load_s": load_s, "total_s": times[3] - times[0], "copy_s": copy})
+        found.append(
+            {"pack_s": pack_s, "put_s": put_s, "load_s": load_s, "total_s": times[3] - times[0], "copy_s": copy}
+        )
         del placed
     middle = medians(found[1:])
     ratios = (one["total_s"] / one["copy_s"] for one in found[1:])
@@ -260,8 +273,6 @@ def transferred(ray: Any, actors: Sequence[Any], weights: dict[str, torch.Tensor
 
 
 def weights(dry: bool) -> dict[str, Any]:
-    from sojourn.backends.ray.cluster import imported
-
     count = 1 if dry else ROUNDS
     with local_actors(Receiver) as actors:
         ray = imported()

@@ -70,7 +70,7 @@ class Setting:
     concurrency: int = 512  # how many of them are in play at once at most
     size: int = 8  # of a group
     max_lag: int = 2
-    steps: int = 6
+    steps: int = 4
     seed: int = 0
     turns: int = 6  # in the mean, geometrically distributed, but for the limit
     most_turns: int = 16
@@ -96,9 +96,9 @@ class Setting:
 
     @property
     def ideal(self) -> float:
-        """Tokens per second where `concurrency` episodes are in play all the time, spread evenly over replicas that never
-        wait and whose caches keep all: the solution of x = n / step(n) * (1 - the share of prefills), where n is a
-        replica's share of the episodes less those in their worlds."""
+        """Tokens per second where `concurrency` episodes are in play all the time, spread evenly over replicas that
+        never wait and whose caches keep all: the solution of x = n / step(n) * (1 - the share of prefills), where n is
+        a replica's share of the episodes less those in their worlds."""
         share, prefill = self.concurrency / self.replicas, self.prefill_s * NEW_TOKENS / self.mean_tokens
         away = self.env_s * math.exp(self.env_sigma**2 / 2) / self.mean_tokens  # seconds in the world for each token
         low, high = 0.0, 1 / self.sequence_s
@@ -271,7 +271,9 @@ BEGINNING = 64  # tokens; what a replica has cached is known by whole beginnings
 def beginnings(tokens: Any) -> list[int]:
     """Returns a number for each beginning of some tokens."""
     data, size = memoryview(tokens.tobytes()), BEGINNING * tokens.itemsize
-    return list(accumulate(range(0, len(data) - size + 1, size), lambda crc, at: crc32(data[at : at + size], crc), initial=0))[1:]
+    return list(
+        accumulate(range(0, len(data) - size + 1, size), lambda crc, at: crc32(data[at : at + size], crc), initial=0)
+    )[1:]
 
 
 # -- what is said, and the worlds that answer
