@@ -34,7 +34,8 @@ import numpy as np
 import torch
 import virtual_time
 from machine import write
-from simulated_cluster import Method, NoCluster, Setting, simulate
+from simulated_cluster import NoCluster, simulate
+from simulated_replicas import Method, Setting
 
 from sojourn.agents.plain import Plain
 from sojourn.backends.ray.cluster import Cluster, Needs, imported
@@ -189,30 +190,26 @@ def cluster(dry: bool) -> dict[str, Any]:
     small = {"replicas": 4, "episodes": 512, "concurrency": 256}
     failures = {"lifetime_s": 300.0, "env_failures": 0.005}
     variants: dict[str, dict[str, Any]] = {
-        **{f"lag_{lag}": {"max_lag": lag} for lag in (0, 1, 2, 4)},
+        **{f"lag_{lag}": {"max_lag": lag} for lag in (2, 0, 1, 4)},
         "all_in_play": {"concurrency": base.episodes},
         "half_size": small,
         "half_size_longer_tails": {**small, "most_turns": 32, "env_sigma": 1.5},
-        "half_size_weights_at_once": {**small, "load_s": 0.0, "pause_s": 0.0},
         "half_size_failures": {**small, **failures},
         "half_size_failures_lag_0": {**small, **failures, "max_lag": 0},
     }
-    counts = (1, 8, 64, 256)
-    quick = {"turns": 3, "most_turns": 8, "tokens": 30.0, "steps": 3}
+    quick = {"turns": 3, "most_turns": 8, "tokens": 30.0, "steps": 2}
+    counts = (1, 4) if dry else (1, 8, 64, 256)
+    for replicas in counts:
+        size = {**quick, "replicas": replicas, "episodes": 16 * replicas, "concurrency": 8 * replicas}
+        variants[f"replicas_{replicas}"] = size
+        if replicas == counts[-1]:
+            variants[f"replicas_{replicas}_free_driver"] = {**size, "driver_s": 0.0}
     if dry:
-        base = replace(base, turns=2, tokens=20.0, steps=2)
-        variants = {
-            name: {**changed, "replicas": 2, "episodes": 16, "concurrency": 8} for name, changed in variants.items()
-        }
-        counts = (1, 4)
+        tiny = {"turns": 2, "tokens": 20.0, "steps": 2, "replicas": 2, "episodes": 16, "concurrency": 8}
+        variants = {name: changed if "replicas_" in name else {**changed, **tiny} for name, changed in variants.items()}
     figures = {
         name: {"changed": changed, **shown(name, replace(base, **changed))} for name, changed in variants.items()
     }
-    for replicas in counts:
-        size = {**quick, "replicas": replicas, "episodes": 32 * replicas, "concurrency": 16 * replicas}
-        for name, cost in ((f"replicas_{replicas}", DRIVER_S), (f"replicas_{replicas}_free_driver", 0.0)):
-            changed = {**size, "driver_s": cost}
-            figures[name] = {"changed": changed, **shown(name, replace(base, **changed))}
     setting = {key: value for key, value in vars(base).items() if value != math.inf}
     return {"setting": setting, "runs": figures}
 
@@ -244,6 +241,7 @@ def medians(found: Sequence[dict[str, float]]) -> dict[str, float]:
 
 def transferred(ray: Any, actors: Sequence[Any], weights: dict[str, torch.Tensor], count: int) -> dict[str, Any]:
     found: list[dict[str, float]] = []
+    size = pack(weights.items()).data.nbytes
     for _ in range(1 + count):
         times = [time.perf_counter()]
         packed = pack(weights.items())
@@ -264,11 +262,11 @@ def transferred(ray: Any, actors: Sequence[Any], weights: dict[str, torch.Tensor
     middle = medians(found[1:])
     ratios = (one["total_s"] / one["copy_s"] for one in found[1:])
     return {
-        "bytes": int(packed.data.nbytes),
+        "bytes": size,
         "tensors": len(weights),
         **{key: float(f"{value:.3g}") for key, value in middle.items()},
         "copies": round(statistics.median(ratios), 1),
-        "copy_gb_per_s": round(packed.data.nbytes / middle["copy_s"] / 1e9, 2),
+        "copy_gb_per_s": round(size / middle["copy_s"] / 1e9, 2),
     }
 
 

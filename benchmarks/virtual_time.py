@@ -22,11 +22,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._now = 0.0
         self.longest_turn_s = 0.0
+        self.failure: BaseException | None = None  # of a callback that nobody awaits, which asyncio would only log
         super().__init__(_JumpingSelector(self))
         self._clock_resolution = 1e-9
 
     def time(self) -> float:
         return self._now
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        self.failure = self.failure or context.get("exception") or RuntimeError(context["message"])
 
     def spend(self, seconds: float) -> None:
         """Lets so much virtual time pass in which nothing else runs, as while the driver computes."""
@@ -52,6 +56,10 @@ class _JumpingSelector(selectors.SelectSelector):
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine in virtual time."""
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(main)
+    """Runs a coroutine in virtual time, and raises what any callback raised."""
+    loop = VirtualLoop()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        result = runner.run(main)
+    if loop.failure is not None:
+        raise loop.failure
+    return result
