@@ -52,7 +52,7 @@ EPISODES, GROUP, TURNS, ROUNDS = 512, 8, 8, 5
 REPLICAS = (8, 64, 256)
 SPOKEN = 64  # tokens of each turn, and about as many of each observation
 MAX_CONTEXT = 32_768
-DRIVER_S = 0.001  # of the driver for each turn, as `driver` measures it
+DRIVER_S = 0.0014  # of the driver for each turn, as `driver` measures it
 
 
 # -- the driver alone
@@ -207,11 +207,13 @@ def cluster(dry: bool) -> dict[str, Any]:
     if dry:
         tiny = {"turns": 2, "tokens": 20.0, "steps": 2, "replicas": 2, "episodes": 16, "concurrency": 8}
         variants = {name: changed if "replicas_" in name else {**changed, **tiny} for name, changed in variants.items()}
-    figures = {
-        name: {"changed": changed, **shown(name, replace(base, **changed))} for name, changed in variants.items()
-    }
     setting = {key: value for key, value in vars(base).items() if value != math.inf}
-    return {"setting": setting, "runs": figures}
+    found: dict[str, Any] = {"setting": setting, "runs": {}}
+    for name, changed in variants.items():
+        found["runs"][name] = {"changed": changed, **shown(name, replace(base, **changed))}
+        if not dry:
+            write("scale_cluster", found, "ray")  # as all of them take long
+    return found
 
 
 # -- weights
@@ -225,9 +227,10 @@ class Receiver:
 
     async def load(self, weights: PackedWeights) -> None:
         for name, tensor in weights.unpack():
-            if name not in self._own:
-                self._own[name] = torch.empty_like(tensor)
-            self._own[name].copy_(tensor)
+            own = self._own.get(name)
+            if own is None or own.shape != tensor.shape:
+                own = self._own[name] = torch.empty_like(tensor)
+            own.copy_(tensor)
 
 
 def sized(size_bytes: int, tensors: int) -> dict[str, torch.Tensor]:

@@ -38,6 +38,12 @@ class Replica:
     before: EngineStats = field(default_factory=EngineStats)
     blocks: OrderedDict[bytes, None] = field(default_factory=OrderedDict[bytes, None])
     loading: asyncio.Task[None] | None = None
+    settled: asyncio.Event = field(default_factory=asyncio.Event)  # replaced whenever it is ready, or awaited no more
+
+    def settle(self) -> None:
+        """Wakes the requests that wait for it."""
+        self.settled.set()
+        self.settled = asyncio.Event()
 
     def remember(self, keys: Sequence[bytes]) -> None:
         for key in keys:
@@ -82,7 +88,8 @@ class ReplicatedSampler:
         self.max_context = max_context
         self._cluster, self._timeline, self._patience_s = cluster.hold(), timeline or Timeline(), patience_s
         self._version, self._weights = 0, None
-        self._changed = asyncio.Event()  # replaced whenever a replica becomes ready or fails
+        self._changed = asyncio.Event()  # replaced whenever a replica becomes ready
+        self._published, self._others_until = 0.0, 0.0  # in the event loop's time: see `_first_ready`
         self._moved = self._asked_again = 0
         self._closed = False
         ray = imported()
@@ -105,6 +112,7 @@ class ReplicatedSampler:
         """Takes a reference to packed weights in Ray's object store, which replicas fetch now; later requests are
         answered by them."""
         self._version, self._weights = version, weights
+        self._published, self._others_until = asyncio.get_running_loop().time(), 0.0
         for replica in self.replicas:
             self._refresh(replica)
 
@@ -173,10 +181,25 @@ class ReplicatedSampler:
                     replica.running -= 1
 
     async def _choose(self, keys: Sequence[bytes]) -> Replica:
+        """Returns a replica that has the newest weights."""
+        while True:
+            await self._ready()
+            replica = self._preferred(keys)
+            if replica.version == self._version:
+                return replica
+            replica.running += 1
+            try:
+                await replica.settled.wait()
+            finally:
+                replica.running -= 1
+
+    def _preferred(self, keys: Sequence[bytes]) -> Replica:
         """Returns the replica that has seen most of the prompt, unless it has far more to do than the least busy."""
-        await self._ready()
         current = self._current()
-        least = min(current, key=lambda replica: replica.running)
+        loading: list[Replica] = []
+        if asyncio.get_running_loop().time() < self._others_until:
+            loading = [replica for replica in self.replicas if 0 <= replica.version < self._version]
+        least = min((*current, *loading), key=lambda replica: replica.running)
         best = max(current, key=lambda replica: replica.known(keys))
         if not best.known(keys):
             return least
@@ -184,6 +207,17 @@ class ReplicatedSampler:
             self._moved += 1
             return least
         return best
+
+    def _first_ready(self) -> None:
+        """Lets requests wait for the other replicas, too, as long again as the first one took to load the newest
+        weights: else it would get all the requests that have waited for these."""
+        loop = asyncio.get_running_loop()
+        self._others_until = 2 * loop.time() - self._published
+        loop.call_at(self._others_until, self._settle)
+
+    def _settle(self) -> None:
+        for replica in self.replicas:
+            replica.settle()
 
     def _current(self) -> list[Replica]:
         return [replica for replica in self.replicas if replica.version == self._version]
@@ -210,6 +244,7 @@ class ReplicatedSampler:
             log.warning("%s is lost (%s), and is loaded anew", replica.name, type(error).__name__)
             replica.version, replica.failures = -1, replica.failures + 1
             replica.blocks.clear()
+            replica.settle()
             self._refresh(replica)
 
     def _refresh(self, replica: Replica) -> None:
@@ -230,11 +265,15 @@ class ReplicatedSampler:
             except (*self._lost, self._raised) as error:
                 log.debug("%s cannot be loaded yet: %s", replica.name, error)
                 replica.version = -1
+                replica.settle()
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, SLOWEST_RETRY_S)
                 continue
             replica.blocks.clear()
+            if version == self._version and version and not self._current():
+                self._first_ready()
             replica.version = version
+            replica.settle()
             self._changed.set()
             self._changed = asyncio.Event()
 

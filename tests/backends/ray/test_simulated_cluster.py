@@ -4,6 +4,7 @@ import asyncio
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,11 +14,12 @@ pytest.importorskip("ray")
 sys.path.insert(0, str(Path(__file__).parent.parent.parent.parent / "benchmarks"))
 
 import virtual_time
-from simulated_cluster import Ledger, Outcome, simulate
-from simulated_replicas import Decoding, Setting, loop_now
+from simulated_cluster import Ledger, NoCluster, Outcome, simulate
+from simulated_replicas import Decoding, Method, Setting, loop_now
 
+from sojourn.backends.ray.samplers import ReplicatedSampler
 from sojourn.train.loop import StepResult
-from sojourn.types import Ending, Episode, Group, Sample, Stop, Task, Trajectory, Turn, Versions
+from sojourn.types import Ending, Episode, Group, Prompt, Sample, SamplingParams, Stop, Task, Trajectory, Turn, Versions
 
 SMALL = Setting(
     replicas=3,
@@ -62,6 +64,15 @@ def test_what_waits_for_ever_is_said():
         virtual_time.run(main())
 
 
+def test_a_callback_that_fails_ends_the_run():
+    async def main() -> None:
+        loop_now().call_soon(int, "no number")
+        await asyncio.sleep(1)
+
+    with pytest.raises(ValueError, match="no number"):
+        virtual_time.run(main())
+
+
 def test_requests_are_decoded_side_by_side():
     """One alone takes 1 s for 10 tokens; beside another, a step takes twice as long."""
 
@@ -75,6 +86,39 @@ def test_requests_are_decoded_side_by_side():
         return await asyncio.gather(decoded(10, 0.0), decoded(10, 0.5))
 
     assert virtual_time.run(main()) == pytest.approx([1.5, 2.0])
+
+
+class Loads:
+    """A replica whose weights take `load_s` to load, and whose samples take a minute."""
+
+    def __init__(self, load_s: float) -> None:
+        self.load_s, self.asked = load_s, 0
+        self.sample, self.load = Method(self._sample), Method(self._load)
+
+    async def _sample(self, prompt: Prompt, params: SamplingParams, version: int) -> Sample:
+        self.asked += 1
+        await asyncio.sleep(60)
+        one = np.ones(1, dtype=np.int64)
+        return Sample(one, one.astype(np.float32), Versions(version, version), Stop.END)
+
+    async def _load(self, weights: str, version: int) -> None:
+        await asyncio.sleep(self.load_s)
+
+
+def test_what_waits_for_new_weights_is_spread_over_the_replicas_but_not_over_one_that_hangs():
+    """The last replica is awaited as long again as the first one took; then its requests go to the others."""
+
+    async def main() -> tuple[list[int], float]:
+        replicas = [Loads(load_s) for load_s in (1.0, 1.1, 1.2, 1e6)]
+        sampler = ReplicatedSampler(replicas, cast(Any, NoCluster()), max_context=64)
+        await sampler.publish("weights", 1)
+        prompt, params = Prompt(np.arange(8)), SamplingParams(1)
+        await asyncio.gather(*(sampler.sample(prompt, params) for _ in range(24)))
+        return [replica.asked for replica in replicas], loop_now().time()
+
+    asked, seconds = virtual_time.run(main())
+    assert asked == [8, 8, 8, 0]
+    assert seconds == pytest.approx(62.0)
 
 
 @pytest.mark.parametrize("max_lag", [0, 2])
