@@ -108,6 +108,8 @@ class Codec:
     def decode(self, tokens: Sequence[int] | IntArray) -> str:
         """Returns the text of tokens, control tokens included."""
         numbers = [int(token) for token in tokens]
+        if (fast := getattr(self.tokenizer, "backend_tokenizer", None)) is not None:  # a quarter of the wrapper's time
+            return fast.decode(numbers, skip_special_tokens=False)
         return self.tokenizer.decode(numbers, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 

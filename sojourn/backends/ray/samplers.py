@@ -8,7 +8,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,12 @@ class Replica:
     before: EngineStats = field(default_factory=EngineStats)
     blocks: OrderedDict[bytes, None] = field(default_factory=OrderedDict[bytes, None])
     loading: asyncio.Task[None] | None = None
+    settled: asyncio.Event = field(default_factory=asyncio.Event)  # replaced whenever it is ready, or awaited no more
+
+    def settle(self) -> None:
+        """Wakes the requests that wait for it."""
+        self.settled.set()
+        self.settled = asyncio.Event()
 
     def remember(self, keys: Sequence[bytes]) -> None:
         for key in keys:
@@ -48,7 +54,17 @@ class Replica:
 
     def known(self, keys: Sequence[bytes]) -> int:
         """Returns how many blocks of a prompt, from its beginning on, the replica has seen."""
+        if not keys or keys[0] not in self.blocks:  # as in most of many replicas
+            return 0
         return next((n for n, key in enumerate(keys) if key not in self.blocks), len(keys))
+
+
+class Answer(NamedTuple):
+    """What a replica answered, and the version of its weights when it was asked."""
+
+    value: Any
+    replica: Replica
+    version: int
 
 
 class ReplicatedSampler:
@@ -72,7 +88,8 @@ class ReplicatedSampler:
         self.max_context = max_context
         self._cluster, self._timeline, self._patience_s = cluster.hold(), timeline or Timeline(), patience_s
         self._version, self._weights = 0, None
-        self._changed = asyncio.Event()  # replaced whenever a replica becomes ready or fails
+        self._changed = asyncio.Event()  # replaced whenever a replica becomes ready
+        self._published, self._others_until = 0.0, 0.0  # in the event loop's time: see `_first_ready`
         self._moved = self._asked_again = 0
         self._closed = False
         ray = imported()
@@ -81,17 +98,21 @@ class ReplicatedSampler:
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
         keys = _block_keys(prompt.tokens)
-        sample: Sample = await self._ask(keys, lambda actor, version: actor.sample.remote(prompt, params, version))
-        self._remember(_block_keys(np.concatenate([prompt.tokens, sample.tokens])))
+        answer = await self._ask(keys, lambda actor, version: actor.sample.remote(prompt, params, version))
+        sample: Sample = answer.value
+        if answer.replica.version == answer.version:  # else its cache was emptied since
+            answer.replica.remember(_block_keys(np.concatenate([prompt.tokens, sample.tokens]), keys))
         return _own(sample)
 
     async def score(self, prompt: Prompt) -> FloatArray:
-        return await self._ask(_block_keys(prompt.tokens), lambda actor, version: actor.score.remote(prompt, version))
+        keys = _block_keys(prompt.tokens)
+        return (await self._ask(keys, lambda actor, version: actor.score.remote(prompt, version))).value
 
     async def publish(self, weights: Any, version: int) -> None:
         """Takes a reference to packed weights in Ray's object store, which replicas fetch now; later requests are
         answered by them."""
         self._version, self._weights = version, weights
+        self._published, self._others_until = asyncio.get_running_loop().time(), 0.0
         for replica in self.replicas:
             self._refresh(replica)
 
@@ -134,16 +155,17 @@ class ReplicatedSampler:
 
     # -- which replica answers
 
-    async def _ask(self, keys: Sequence[bytes], call: Callable[[Any, int], Any]) -> Any:
+    async def _ask(self, keys: Sequence[bytes], call: Callable[[Any, int], Any]) -> Answer:
         """Asks a replica, and another one where it is lost."""
         with self._timeline.during("sample"):
             while True:
                 replica = await self._choose(keys)
                 replica.running += 1
                 replica.remember(keys)
-                answer = call(replica.actor, self._version)
+                version = self._version
+                answer = call(replica.actor, version)
                 try:
-                    return await answer
+                    return Answer(await answer, replica, version)
                 except asyncio.CancelledError:
                     imported().cancel(answer)
                     raise
@@ -159,10 +181,25 @@ class ReplicatedSampler:
                     replica.running -= 1
 
     async def _choose(self, keys: Sequence[bytes]) -> Replica:
+        """Returns a replica that has the newest weights."""
+        while True:
+            await self._ready()
+            replica = self._preferred(keys)
+            if replica.version == self._version:
+                return replica
+            replica.running += 1
+            try:
+                await replica.settled.wait()
+            finally:
+                replica.running -= 1
+
+    def _preferred(self, keys: Sequence[bytes]) -> Replica:
         """Returns the replica that has seen most of the prompt, unless it has far more to do than the least busy."""
-        await self._ready()
         current = self._current()
-        least = min(current, key=lambda replica: replica.running)
+        loading: list[Replica] = []
+        if asyncio.get_running_loop().time() < self._others_until:
+            loading = [replica for replica in self.replicas if 0 <= replica.version < self._version]
+        least = min((*current, *loading), key=lambda replica: replica.running)
         best = max(current, key=lambda replica: replica.known(keys))
         if not best.known(keys):
             return least
@@ -170,6 +207,17 @@ class ReplicatedSampler:
             self._moved += 1
             return least
         return best
+
+    def _first_ready(self) -> None:
+        """Lets requests wait for the other replicas, too, as long again as the first one took to load the newest
+        weights: else it would get all the requests that have waited for these."""
+        loop = asyncio.get_running_loop()
+        self._others_until = 2 * loop.time() - self._published
+        loop.call_at(self._others_until, self._settle)
+
+    def _settle(self) -> None:
+        for replica in self.replicas:
+            replica.settle()
 
     def _current(self) -> list[Replica]:
         return [replica for replica in self.replicas if replica.version == self._version]
@@ -189,11 +237,6 @@ class ReplicatedSampler:
                     f"{self._patience_s:g} s: see whether their nodes are up (`ray status`), then go on by --resume"
                 ) from None
 
-    def _remember(self, keys: Sequence[bytes]) -> None:
-        """Notes what was sampled with the replica that has seen its prompt."""
-        if keys:
-            max(self.replicas, key=lambda replica: replica.known(keys)).remember(keys)
-
     # -- replicas that fail, and weights
 
     def _fail(self, replica: Replica, error: Exception) -> None:
@@ -201,6 +244,7 @@ class ReplicatedSampler:
             log.warning("%s is lost (%s), and is loaded anew", replica.name, type(error).__name__)
             replica.version, replica.failures = -1, replica.failures + 1
             replica.blocks.clear()
+            replica.settle()
             self._refresh(replica)
 
     def _refresh(self, replica: Replica) -> None:
@@ -221,22 +265,27 @@ class ReplicatedSampler:
             except (*self._lost, self._raised) as error:
                 log.debug("%s cannot be loaded yet: %s", replica.name, error)
                 replica.version = -1
+                replica.settle()
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, SLOWEST_RETRY_S)
                 continue
             replica.blocks.clear()
+            if version == self._version and version and not self._current():
+                self._first_ready()
             replica.version = version
+            replica.settle()
             self._changed.set()
             self._changed = asyncio.Event()
 
 
-def _block_keys(tokens: IntArray) -> list[bytes]:
-    """Returns a key for each whole block of tokens, which depends on all tokens up to its end."""
-    data, size = np.ascontiguousarray(tokens, dtype=np.int32).tobytes(), 4 * BLOCK
-    digest, keys = hashlib.blake2b(digest_size=8), []
+def _block_keys(tokens: IntArray, known: Sequence[bytes] = ()) -> list[bytes]:
+    """Returns a key for each whole block of tokens, which depends on all tokens up to its end. `known` are those of the
+    first blocks."""
+    data, size = np.ascontiguousarray(tokens[BLOCK * len(known) :], dtype=np.int32).tobytes(), 4 * BLOCK
+    keys, key = list(known), known[-1] if known else b""
     for start in range(0, len(data) - size + 1, size):
-        digest.update(data[start : start + size])
-        keys.append(digest.copy().digest())
+        key = hashlib.blake2b(data[start : start + size], digest_size=8, key=key).digest()
+        keys.append(key)
     return keys
 
 
