@@ -152,8 +152,7 @@ def _start(ray: Any, address: str) -> None:
         _require_answer(address)
         settings["address"] = address
     else:
-        settings["num_cpus"] = LOCAL_CPUS
-        os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # it listens to this machine alone
+        settings |= {"num_cpus": LOCAL_CPUS, "_node_ip_address": "127.0.0.1"}  # and Ray asks for its token
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         ray.init(**settings)
