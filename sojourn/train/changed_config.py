@@ -22,10 +22,12 @@ OPTIM = r"optim\.(lr|weight_decay|clip_norm|schedule(\..+)?)"
 CHANGEABLE = re.compile(
     rf"stages\.\d+\.(steps|early_stop\..+|{OPTIM})|critic\.{OPTIM}|evaluation\.every"
     r"|record\.(checkpoint_every|keep|keep_best|keep_optimizer|tags)"
+    r"|backend\.(name|address|threads|memory_gb|activation_gb|patience_s|(samplers|trainer|envs)(\..+)?)"
 )
 ALLOWED = (
     "steps, early_stop and optim (all but betas and lookahead) of a stage, optim of the critic, evaluation.every, and "
-    "checkpoint_every, keep, keep_best, keep_optimizer and tags of record"
+    "checkpoint_every, keep, keep_best, keep_optimizer and tags of record, and of backend name, address, samplers, "
+    "trainer, envs, threads, memory_gb, activation_gb and patience_s"
 )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from trained_run import final_weights
 
+import sojourn
 from sojourn.commands.train import run_to_end
 from sojourn.config import toml
 from sojourn.display import Display
@@ -131,6 +132,19 @@ async def test_two_ranks_train_the_same_to_the_last_digits(plain, tmp_path):
     found = final_weights(await train(tmp_path / "run", *RAY, TWO_RANKS))
     for name, values in final_weights(plain).items():
         np.testing.assert_allclose(values, found[name], atol=2e-4, err_msg=name)
+
+
+def test_a_run_moves_to_ray_and_goes_on_bit_for_bit(plain, tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(RECIPE)
+    begun = sojourn.train(path, out=tmp_path / "run", progress=False, **{"stages.rl.steps": 2}).path
+    moved = {
+        "backend.name": "ray",
+        "backend.samplers": {"replicas": 2, "cpus": 0.5},
+        "backend.trainer.cpus": 0.5,
+        "stages.rl.steps": 4,
+    }
+    assert_same(sojourn.train(begun, resume=True, progress=False, **moved).path, plain)
 
 
 def actors_of(kind: str) -> list[int]:
