@@ -193,6 +193,7 @@ def cluster(dry: bool) -> dict[str, Any]:
         **{f"lag_{lag}": {"max_lag": lag} for lag in (2, 0, 1, 4)},
         "all_in_play": {"concurrency": base.episodes},
         "half_size": small,
+        "half_size_shorter_tails": {**small, "most_turns": 12},
         "half_size_longer_tails": {**small, "most_turns": 32, "env_sigma": 1.5},
         "half_size_failures": {**small, **failures},
         "half_size_failures_lag_0": {**small, **failures, "max_lag": 0},
@@ -253,7 +254,7 @@ def transferred(ray: Any, actors: Sequence[Any], weights: dict[str, torch.Tensor
         times.append(time.perf_counter())
         ray.get([actor.load.remote(placed) for actor in actors])
         times.append(time.perf_counter())
-        target = np.zeros_like(packed.data)
+        target = packed.data.copy()  # whose pages are there
         copying = time.perf_counter()
         np.copyto(target, packed.data)
         copy = time.perf_counter() - copying

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from sojourn.backends.torch.models import tiny
 from sojourn.errors import ActionError, RenderError
 from sojourn.render.chatml import ChatML
+from sojourn.render.text import Codec
 from sojourn.types import Message, Role, Sample, Stop, Tool, ToolCall, Versions
 from tests.render.tokenizers_of_models import tokenizer
 
@@ -179,3 +180,12 @@ def test_a_tokenizer_saved_with_truncation_and_padding_cuts_and_pads_nothing():
     messages = [user("go north and open the red door")]
     expected = ChatML().bind(tiny.build_tokenizer()).open(messages).tokens.tolist()
     assert ChatML().bind(own).open(messages).tokens.tolist() == expected
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tokens_are_decoded_as_by_the_tokenizer_control_tokens_included(name):
+    own, rng = tokenizer(name), np.random.default_rng(0)
+    codec = Codec(own, ())
+    for _ in range(50):
+        ids = [*rng.integers(0, len(own), 20).tolist(), codec.token("<|im_end|>")]
+        assert codec.decode(ids) == own.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
