@@ -188,6 +188,7 @@ async def test_weights_come_in_between_opening_and_answering(shared, sampler):
 async def test_a_killed_replica_changes_no_sample(cluster, shared):
     async with opened() as (found, sampler):
         assert await found.trainer.publish() == 1
+        await until(lambda: all(replica.version == 1 for replica in sampler.replicas))
         expected = await alone(shared)
         victim = sampler.replicas[0]
         process = pid(cluster, victim.actor)
