@@ -35,8 +35,10 @@ losses = [{ name = "ppo" }]
 
 
 def test_more_than_the_cluster_has_is_refused(cluster):
-    needs = [Needs(what="samplers", count=3, cpus=4, gpus=0), ONE]
-    with pytest.raises(ConfigError, match=r"needs 13 CPUs \(3 x 4 for samplers, 1 x 1 for samplers\), but the cluster"):
+    needs = [Needs(what="samplers", count=3, cpus=40, gpus=0), ONE]
+    with pytest.raises(
+        ConfigError, match=r"needs 121 CPUs \(3 x 40 for samplers, 1 x 1 for samplers\), but the cluster"
+    ):
         Cluster.join("", needs)
     with pytest.raises(ConfigError, match=r"needs 2 GPUs \(2 x 1 for samplers\), but the cluster has 0: add nodes"):
         Cluster.join("", [Needs(what="samplers", count=2, cpus=1, gpus=1)])
@@ -44,17 +46,17 @@ def test_more_than_the_cluster_has_is_refused(cluster):
 
 def test_what_others_hold_is_waited_for_and_then_refused(cluster, monkeypatch):
     monkeypatch.setattr("sojourn.backends.ray.cluster.RESERVE_TIMEOUT_S", 0.5)
-    held = Cluster.join("", [Needs(what="samplers", count=1, cpus=6, gpus=0)]).hold()
+    held = Cluster.join("", [Needs(what="samplers", count=1, cpus=24, gpus=0)]).hold()
     try:
-        with pytest.raises(ConfigError, match=r"had no room for 1 actors within 0 s \(1 x 6 for samplers; free are"):
-            Cluster.join("", [Needs(what="samplers", count=1, cpus=6, gpus=0)])
+        with pytest.raises(ConfigError, match=r"had no room for 1 actors within 0 s \(1 x 24 for samplers; free are"):
+            Cluster.join("", [Needs(what="samplers", count=1, cpus=24, gpus=0)])
     finally:
         held.release()
     deadline = time.monotonic() + 30
-    while cluster.available_resources().get("CPU", 0) < 6:
+    while cluster.available_resources().get("CPU", 0) < 24:
         assert time.monotonic() < deadline, "places are given back"
         time.sleep(0.1)
-    Cluster.join("", [Needs(what="samplers", count=1, cpus=6, gpus=0)]).hold().release()
+    Cluster.join("", [Needs(what="samplers", count=1, cpus=24, gpus=0)]).hold().release()
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "localhost:1"])

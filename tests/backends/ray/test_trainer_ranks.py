@@ -335,7 +335,7 @@ async def test_an_error_of_one_rank_alone_is_raised_and_ends_all(cluster, monkey
     made.begin(OPTIM, 5, reference=False)
     with pytest.raises(ArithmeticError, match="this loss is broken"):
         await made.forward_backward(made_batch(np.random.default_rng(0)), [Failing()])
-    with pytest.raises(RankError, match=r"rank 1 of 2 .* failed, and the ranks no longer agree: the run goes on from"):
+    with pytest.raises(RankError, match=r"rank 1 of 2 .* failed, and the ranks no longer agree$"):
         made.state()
     made.close()
 
