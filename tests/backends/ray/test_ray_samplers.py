@@ -190,6 +190,7 @@ async def test_a_killed_replica_changes_no_sample(cluster, shared):
         assert await found.trainer.publish() == 1
         expected = await alone(shared)
         victim = sampler.replicas[0]
+        await until(lambda: victim.version == 1)  # else the other one might have all requests
         process = pid(cluster, victim.actor)
         running = asyncio.ensure_future(sampled(sampler))
         await a_moment()
