@@ -198,13 +198,13 @@ def cluster(dry: bool) -> dict[str, Any]:
         "half_size_failures": {**small, **failures},
         "half_size_failures_lag_0": {**small, **failures, "max_lag": 0},
     }
-    quick = {"turns": 3, "most_turns": 8, "tokens": 30.0, "steps": 2}
+    quick = {"turns": 3, "most_turns": 6, "tokens": 30.0, "steps": 2}  # the more there are, the longer it takes
     counts = (1, 4) if dry else (1, 8, 64, 256)
     for replicas in counts:
-        size = {**quick, "replicas": replicas, "episodes": 16 * replicas, "concurrency": 8 * replicas}
+        size = {**quick, "replicas": replicas, "episodes": 32 * replicas, "concurrency": 8 * replicas}
         variants[f"replicas_{replicas}"] = size
-        if replicas == counts[-1]:
-            variants[f"replicas_{replicas}_free_driver"] = {**size, "driver_s": 0.0}
+    variants[f"replicas_{counts[-2]}_slow_driver"] = {**variants[f"replicas_{counts[-2]}"], "driver_s": 4 * DRIVER_S}
+    variants[f"replicas_{counts[-1]}_free_driver"] = {**variants[f"replicas_{counts[-1]}"], "driver_s": 0.0}
     if dry:
         tiny = {"turns": 2, "tokens": 20.0, "steps": 2, "replicas": 2, "episodes": 16, "concurrency": 8}
         variants = {name: changed if "replicas_" in name else {**changed, **tiny} for name, changed in variants.items()}

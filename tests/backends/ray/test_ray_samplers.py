@@ -191,6 +191,7 @@ async def test_a_killed_replica_changes_no_sample(cluster, shared):
         await until(lambda: all(replica.version == 1 for replica in sampler.replicas))
         expected = await alone(shared)
         victim = sampler.replicas[0]
+        await until(lambda: victim.version == 1)  # else the other one might have all requests
         process = pid(cluster, victim.actor)
         running = asyncio.ensure_future(sampled(sampler))
         await a_moment()
