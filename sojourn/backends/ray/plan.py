@@ -37,8 +37,9 @@ def size_of(model: Model, device: str) -> Size | None:
         if source.kind is loading.Kind.TINY:
             built: Any = tiny.build_model(tiny.read_size(model.name), tiny.build_tokenizer(), 0)
         else:
-            config = AutoConfig.from_pretrained(loading.ensure_folder(source), local_files_only=True)
-            built = AutoModelForCausalLM.from_config(config)
+            folder = loading.ensure_folder(source)
+            config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            built = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
         count = sum(parameter.numel() for parameter in built.parameters())
         if model.lora is not None:
             built = lora.adapted(built, model.lora, torch.float32)
