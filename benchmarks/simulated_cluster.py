@@ -43,8 +43,8 @@ MAX_CONTEXT = 32_768
 
 
 class Outcome(NamedTuple):
-    """What a simulated run came to. Rates are of what was sampled from the end of the first step to the end of the
-    last before which the slots still played ahead."""
+    """Holds what a simulated run came to. Rates are of what was sampled from the end of the first step to the end of
+    the last before which the slots still played ahead."""
 
     seconds: float  # of virtual time
     tokens_per_s: float
@@ -132,7 +132,7 @@ class SimulatedTrainer:
 
 
 class Moment(NamedTuple):
-    """How much was sampled until a time."""
+    """Holds how much was sampled until a time."""
 
     time: float
     tokens: int
@@ -168,7 +168,7 @@ class Ledger:
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What a source of groups uses of a run."""
+    """Holds what a source of groups uses of a run."""
 
     runner: Runner
     curriculum: Curriculum

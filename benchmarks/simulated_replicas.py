@@ -26,7 +26,7 @@ LOST_S = 1.4  # after which a call of an actor that died fails, as was measured
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is simulated. Times are medians of log-normal distributions where a spread (`sigma`) is given."""
+    """Says what is simulated. Times are medians of log-normal distributions where a spread (`sigma`) is given."""
 
     replicas: int = 8
     episodes: int = 1_024  # of a step

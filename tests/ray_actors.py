@@ -1,14 +1,28 @@
-"""Starts actors of the Ray backend wherever a cluster has room, without places that are reserved for them."""
+"""Starts Ray for tests, and actors of its backend wherever it has room, without places that are reserved for them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import ray
 
 from sojourn.backends.ray.env_worker import EnvWorker
 from sojourn.backends.ray.trainer_rank import TrainerRank
+
+
+@contextmanager
+def started(cpus: int) -> Iterator[Any]:
+    """Runs Ray on this machine, with so many processors to give away, unless another test of this process runs it."""
+    if ray.is_initialized():
+        yield ray
+        return
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "RAY_memory_monitor_refresh_ms": "0"}
+    ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False)
+    yield ray
+    ray.shutdown()
 
 
 def make_ranks(count: int, threads: int = 0) -> list[Any]:

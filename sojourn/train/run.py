@@ -367,10 +367,8 @@ class Run:
 async def run_recipe(
     recipe: Recipe, folder: RunFolder, display: Display, *, resume: bool = False
 ) -> dict[str, Summary]:
-    """Runs a recipe to its end in a run folder; `resume` goes on from its newest complete checkpoint.
-
-    Stages and reward are copied first, as some have state, so that the same recipe can be run again.
-    """
+    """Runs a recipe to its end in a run folder; `resume` goes on from its newest complete checkpoint. Stages
+    and reward are copied first, as some have state, so that the same recipe can be run again."""
     recipe = replace(recipe, stages=copy.deepcopy(recipe.stages), reward=copy.deepcopy(recipe.reward))
     found = checkpoint_to_resume(folder, display) if resume else None
     if resume:

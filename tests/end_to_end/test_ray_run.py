@@ -77,11 +77,11 @@ TWO_RANKS = "backend.trainer.ranks=2"
 @pytest.fixture(scope="module", autouse=True)
 def ray() -> Iterator[Any]:
     """One Ray for all runs, which join it."""
-    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "RAY_memory_monitor_refresh_ms": "0"}
-    ray = pytest.importorskip("ray")
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False)
-    yield ray
-    ray.shutdown()
+    pytest.importorskip("ray")
+    from ray_actors import started
+
+    with started(4) as ray:
+        yield ray
 
 
 async def train(folder: Path, *overrides: str) -> Path:
@@ -118,6 +118,7 @@ def assert_same(one: Path, other: Path) -> None:
 
 
 async def test_a_run_on_ray_is_the_run_in_one_process_bit_for_bit_and_leaves_no_process(ray, plain, tmp_path):
+    free = ray.available_resources()["CPU"]
     assert_same(await train(tmp_path / "run", *RAY), plain)
     for kind in ("SamplerActor", "EnvWorker", "TrainerRank"):
         for _ in range(100):
@@ -125,7 +126,7 @@ async def test_a_run_on_ray_is_the_run_in_one_process_bit_for_bit_and_leaves_no_
                 break
             await asyncio.sleep(0.1)
         assert not actors_of(kind)
-    assert ray.available_resources()["CPU"] == 4
+    assert ray.available_resources()["CPU"] == free
 
 
 async def test_two_ranks_train_the_same_to_the_last_digits(plain, tmp_path):
@@ -158,7 +159,7 @@ def actors_of(kind: str) -> list[int]:
 
 
 def _is_ours(process: int) -> bool:
-    """Whether a process descends from this one, and not from another test's."""
+    """Returns whether a process descends from this one, and not from another test's."""
     while process > 1:
         if process == os.getpid():
             return True

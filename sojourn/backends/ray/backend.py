@@ -25,8 +25,8 @@ ADDRESS = Text(r"|auto|[^\s\0:]+:[0-9]+", "host:port, auto, or nothing")
 
 @dataclass(frozen=True, kw_only=True)
 class Samplers:
-    """How many samplers there are (`replicas`), and which part of a node each reserves: `cpus`, which is also the
-    number of its threads, and `gpus`."""
+    """Configures the samplers: how many there are (`replicas`), and which part of a node each reserves: `cpus`, which
+    is also the number of its threads, and `gpus`."""
 
     replicas: Annotated[int, Range(1)] = 1
     cpus: Annotated[float, Range(0)] = 1.0
@@ -35,10 +35,11 @@ class Samplers:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerRanks:
-    """How many processes train the model together (`ranks`), and which part of a node each reserves: `cpus`, which is
-    also the number of its threads, and `gpus`. They divide each batch. With `shard` each of them also holds only its
-    part of the weights, gradients and moments (FSDP2), which saves memory and costs time. Where one of them ends, the
-    run goes on from its last checkpoint by itself, up to `restarts` times."""
+    """Configures the trainer: how many processes train the model together (`ranks`), and which part of a node each
+    reserves: `cpus`, which is also the number of its threads, and `gpus`. They divide each batch.
+    With `shard` each of them also holds only its part of the weights, gradients and moments (FSDP2), which saves memory
+    and costs time. Where one of them ends, the run goes on from its last checkpoint by itself, up to `restarts`
+    times."""
 
     ranks: Annotated[int, Range(1)] = 1
     cpus: Annotated[float, Range(0)] = 1.0
@@ -49,8 +50,8 @@ class TrainerRanks:
 
 @dataclass(frozen=True, kw_only=True)
 class EnvWorkers:
-    """How many processes hold plays of the world (`workers`; 0: the driver does), and which part of a node each
-    reserves: `cpus` and `gpus`. Each holds as many plays as the world says that it has room for."""
+    """Configures how many processes hold plays of the world (`workers`; 0: the driver does), and which part of a node
+    each reserves: `cpus` and `gpus`. Each holds as many plays as the world says that it has room for."""
 
     workers: Annotated[int, Range(0)] = 0
     cpus: Annotated[float, Range(0)] = 1.0

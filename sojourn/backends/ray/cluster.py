@@ -17,18 +17,20 @@ from typing import Any
 
 import sojourn
 from sojourn.errors import ConfigError, InfrastructureError, MissingExtraError
+from sojourn.threads import prepare
 
 CONNECT_TIMEOUT_S = 5.0
 RESERVE_TIMEOUT_S = 60.0
+RETRY_S, SLOWEST_RETRY_S = 0.1, 5.0  # between two attempts to reach an actor that is down
 LOCAL_CPUS = 1024  # of a cluster that is started here: its processes share the cores, however many they are
-EVERYWHERE = ("HF_HUB_OFFLINE", "HF_HOME", "SOJOURN_CACHE", "SOJOURN_CHROMIUM")  # variables that actors get, too
+EVERYWHERE = ("HF_HUB_OFFLINE", "HF_HOME", "SOJOURN_CHROMIUM")  # variables that actors get, too
 _joined: list[Cluster] = []  # by this process, oldest first; Ray, too, is one for the whole process
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "OMP_WAIT_POLICY": "passive"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What each of `count` equal actors reserves of a node."""
+    """Holds what each of `count` equal actors reserves of a node."""
 
     what: str  # in messages, such as "sampler"
     count: int
@@ -121,6 +123,14 @@ class Cluster:
             _joined[-1].own = True
         if self.group is not None and ray.is_initialized():
             ray.util.remove_placement_group(self.group)
+
+
+def prepare_actor(threads: int) -> None:
+    """Prepares the process of an actor before torch is imported: with so many threads, or (0) with as many as Ray gives
+    it processors, which Ray has set."""
+    if threads:
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+    prepare(threads)
 
 
 def imported() -> Any:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import pickle
-import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -14,24 +12,21 @@ from itertools import count
 from typing import Any, NamedTuple
 
 import ray
-from ray.cloudpickle.cloudpickle import dumps
 from ray.exceptions import RayError, RayTaskError
 
-from sojourn.abilities import PLAY_ABILITIES, HasCapacity, HasWorlds, capacity
-from sojourn.backends.ray.env_worker import BLOBS, LOST, NATIVE, Answer, Expert
+from sojourn.abilities import HasCapacity, HasWorlds, capacity
+from sojourn.backends.ray.cluster import RETRY_S, SLOWEST_RETRY_S
+from sojourn.backends.ray.env_worker import BLOBS, LOST, Answer, Expert, import_paths, pickled_family
 from sojourn.errors import ConfigError, InfrastructureError, LostPlayError, cause
 from sojourn.protocols import EnvFamily
-from sojourn.rollout.world import worlds_of
 from sojourn.types import Message, Observation, Step, Task
 
 Start = Callable[..., Any]  # is given a number and arguments, and returns the actor of this number; -1 reserves nothing
 Path = tuple[int, ...]  # to a world, by its numbers within the family
-ABILITIES = (*PLAY_ABILITIES, NATIVE)
 # what a family may offer that plays no part: it is that of the world in this process
 PASSED_ON = ("seats", "lowest_reward", "next_task", "risks", "relabelled", "bounds", "make_task")
 OPEN_TIMEOUT_S, ASK_TIMEOUT_S = 600.0, 60.0
 STUCK_S = 60.0  # a worker that does not answer for so long is stuck
-RETRY_S, SLOWEST_RETRY_S = 0.1, 5.0
 log = logging.getLogger(__name__)
 MOST_KNOWN = 10_000  # tasks
 ASKED: Path = (-1,)  # the world, for counting, of plays that are only made to be asked what they can do
@@ -79,7 +74,7 @@ class Workers:
         async with self._opening:
             if self.all:
                 return
-            paths = _import_paths()
+            paths = import_paths()
             numbers = range(self.first, self.first + self.count)
             self.all = [Worker(self.start(number, self.family, paths)) for number in numbers]
             self._watching = [asyncio.create_task(self._watch(worker)) for worker in self.all]
@@ -210,8 +205,8 @@ class Workers:
 
 @dataclass(eq=False)
 class Shared:
-    """What the worlds of a remote family share. `alone` is a worker that holds one play at a time, to tell whether it
-    ends the process; it is started when it is first needed."""
+    """Holds what the worlds of a remote family share. `alone` is a worker that holds one play at a time, to tell
+    whether it ends the process; it is started when it is first needed."""
 
     workers: Workers
     alone: Workers
@@ -290,7 +285,7 @@ class RemoteFamily(RemoteWorld):
 
     async def open(self) -> None:
         shared = self.shared
-        shared.workers.family = shared.alone.family = _pickled(self.base)
+        shared.workers.family = shared.alone.family = pickled_family(self.base)
         await shared.workers.open()
 
     async def close(self) -> None:
@@ -380,28 +375,3 @@ class RemoteEnv:
         for name in abilities - self._abilities:
             setattr(self, name, self._images if name == BLOBS else getattr(self, f"_{name}"))
         self._abilities = abilities
-
-
-def _pickled(family: EnvFamily) -> bytes:
-    try:
-        return dumps(family)
-    except Exception as error:
-        raise ConfigError(
-            f"the world {_unsendable(family)} cannot be sent to worker processes ({cause(error)}): let it make locks, "
-            "threads and connections in open(), or leave backend.envs out"
-        ) from error
-
-
-def _import_paths() -> list[str]:
-    """Returns from where this process imports code; workers do, too, where they have the folders."""
-    return [os.path.abspath(path) for path in sys.path]
-
-
-def _unsendable(family: EnvFamily) -> str:
-    """Returns the name of the world that cannot be pickled."""
-    for world in worlds_of(family):
-        try:
-            dumps(world)
-        except Exception:
-            return type(world).__name__
-    return type(family).__name__

@@ -7,6 +7,7 @@ With each answer come the state key, new images and the abilities of its play, w
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
 import sys
 import traceback
@@ -22,7 +23,7 @@ from sojourn.envs.expert import expert_action
 from sojourn.errors import ActionError, BudgetError, ConfigError, InfrastructureError, LostPlayError, WorldError, cause
 from sojourn.event_loop import contained
 from sojourn.protocols import Env, EnvFamily
-from sojourn.rollout.world import open_world
+from sojourn.rollout.world import open_world, worlds_of
 from sojourn.secrets import masked
 from sojourn.types import Message, Observation, Step, Task
 
@@ -35,15 +36,15 @@ NATIVE, BLOBS = "native_action", "blobs"  # abilities of a play, beside `PLAY_AB
 
 
 class Expert(NamedTuple):
-    """What an expert would say, and the message that does it where agents act by structured calls alone."""
+    """Holds what an expert would say, and the message that does it where agents act by structured calls alone."""
 
     text: str
     native: Message | None
 
 
 class Answer(NamedTuple):
-    """What a call gave, or its error; and what its play can do by then, its state key (or the error of asking for it),
-    and the images that it has shown since the last answer."""
+    """Holds what a call gave, or its error; and what its play can do by then, its state key (or the error of asking for
+    it), and the images that it has shown since the last answer."""
 
     value: Any = None
     error: BaseException | None = None
@@ -248,3 +249,29 @@ def _pickled(answer: Answer) -> bytes:
         told = kind(cause(answer.error))
         told.__notes__ = [*getattr(answer.error, "__notes__", ())]
         return dumps(Answer(error=told))
+
+
+def pickled_family(family: EnvFamily) -> bytes:
+    """Returns a family as workers are given it."""
+    try:
+        return dumps(family)
+    except Exception as error:
+        raise ConfigError(
+            f"the world {_unsendable(family)} cannot be sent to worker processes ({cause(error)}): let it make locks, "
+            "threads and connections in open(), or leave backend.envs out"
+        ) from error
+
+
+def import_paths() -> list[str]:
+    """Returns from where this process imports code; workers do, too, where they have the folders."""
+    return [os.path.abspath(path) for path in sys.path]
+
+
+def _unsendable(family: EnvFamily) -> str:
+    """Returns the name of the world that cannot be pickled."""
+    for world in worlds_of(family):
+        try:
+            dumps(world)
+        except Exception:
+            return type(world).__name__
+    return type(family).__name__

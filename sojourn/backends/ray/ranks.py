@@ -143,7 +143,7 @@ def _is_death(error: BaseException) -> bool:
 
 
 def _needs_grace(pending: Sequence[futures.Future[Any]]) -> bool:
-    """Whether a rank failed otherwise than by its death while others go on: what they say tells why."""
+    """Returns whether a rank failed otherwise than by its death while others go on: what they say tells why."""
     errors = [_error(one) for one in pending]
     failed = [error for error in errors if error is not None]
     return bool(failed) and not any(map(_is_death, failed)) and not all(one.done() for one in pending)

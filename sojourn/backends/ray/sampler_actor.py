@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from sojourn.backends.ray.cluster import code_digest
-from sojourn.threads import prepare
+from sojourn.backends.ray.cluster import code_digest, prepare_actor
 from sojourn.types import FloatArray, Prompt, Sample, SamplingParams
 
 if TYPE_CHECKING:
@@ -21,7 +19,7 @@ class StaleWeightsError(Exception):
 
 
 class OpenedSampler(NamedTuple):
-    """What a replica says of itself."""
+    """Holds what a replica says of itself."""
 
     max_context: int
     code: str
@@ -41,9 +39,7 @@ class SamplerActor:
     async def open(self) -> OpenedSampler:
         """Loads the model, unless that is done."""
         if self._engine is None:
-            if self._backend.threads:
-                os.environ["OMP_NUM_THREADS"] = str(self._backend.threads)  # Ray has set it to the actor's processors
-            prepare(self._backend.threads)
+            prepare_actor(self._backend.threads)
             loaded = self._backend.load(self._model, self._seed)
             self._engine = self._backend.open_sampler(loaded, self._model, self._stops)
         return OpenedSampler(self._engine.max_context, code_digest())

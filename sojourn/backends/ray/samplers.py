@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sojourn.backends.ray.cluster import Cluster, imported
+from sojourn.backends.ray.cluster import RETRY_S, SLOWEST_RETRY_S, Cluster, imported
 from sojourn.backends.ray.sampler_actor import StaleWeightsError
 from sojourn.backends.torch.sampler.engine import EngineStats
 from sojourn.errors import InfrastructureError
@@ -22,7 +22,6 @@ from sojourn.types import FloatArray, IntArray, Prompt, Sample, SamplingParams
 log = logging.getLogger(__name__)
 BLOCK = 64  # tokens; prefixes are known by whole blocks
 KNOWN_BLOCKS = 100_000  # of each replica, the newest ones
-RETRY_S, SLOWEST_RETRY_S = 0.1, 5.0
 EXCESS = 8  # by how many requests more than twice the least a replica may have before a request leaves its prefix
 
 
@@ -60,7 +59,7 @@ class Replica:
 
 
 class Answer(NamedTuple):
-    """What a replica answered, and the version of its weights when it was asked."""
+    """Holds what a replica answered, and the version of its weights when it was asked."""
 
     value: Any
     replica: Replica

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 import ray
 
+from sojourn.backends.ray.cluster import prepare_actor
 from sojourn.protocols import Loss, Stateful
-from sojourn.threads import prepare
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,9 +70,7 @@ class TrainerRank:
     """
 
     def __init__(self, threads: int = 0) -> None:
-        if threads:
-            os.environ["OMP_NUM_THREADS"] = str(threads)  # Ray has set it to the actor's processors
-        prepare(threads)
+        prepare_actor(threads)
         self._runner = asyncio.Runner()
         self._trainers: dict[int, Any] = {}
         self._made = 0

@@ -47,7 +47,7 @@ def gradients(rank) -> dict[str, np.ndarray]:
 
 
 def is_sharded(rank) -> bool:
-    """Whether a rank holds a part of each weight alone."""
+    """Returns whether a rank holds a part of each weight alone."""
     from torch.distributed.tensor import DTensor
 
     return all(isinstance(p, DTensor) for p in rank._trainers[0].parameters.values())
