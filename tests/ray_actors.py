@@ -9,6 +9,7 @@ from typing import Any
 
 import ray
 
+from sojourn.backends.ray.cluster import SETTINGS
 from sojourn.backends.ray.env_worker import EnvWorker
 from sojourn.backends.ray.trainer_rank import TrainerRank
 
@@ -19,7 +20,7 @@ def started(cpus: int) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "RAY_memory_monitor_refresh_ms": "0"}
+    os.environ |= {**SETTINGS, "RAY_AUTH_MODE": "disabled", "RAY_memory_monitor_refresh_ms": "0"}
     ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False)
     yield ray
     ray.shutdown()

@@ -25,7 +25,11 @@ RETRY_S, SLOWEST_RETRY_S = 0.1, 5.0  # between two attempts to reach an actor th
 LOCAL_CPUS = 1024  # of a cluster that is started here: its processes share the cores, however many they are
 EVERYWHERE = ("HF_HUB_OFFLINE", "HF_HOME", "SOJOURN_CHROMIUM")  # variables that actors get, too
 _joined: list[Cluster] = []  # by this process, oldest first; Ray, too, is one for the whole process
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "OMP_WAIT_POLICY": "passive"}
+SETTINGS = {  # variables that Ray and the actors read
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # by Ray's own choice (15) actors starve beside worlds that the driver plays
+    "OMP_WAIT_POLICY": "passive",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +139,7 @@ def prepare_actor(threads: int) -> None:
 
 def imported() -> Any:
     """Returns the module `ray`. Raises `MissingExtraError` where it is not installed."""
-    for name, value in QUIET.items():
+    for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     try:
         import ray
@@ -152,7 +156,7 @@ def _variables() -> dict[str, str]:
     its own packages, such as a user's losses."""
     given = {name: os.environ[name] for name in EVERYWHERE if name in os.environ}
     paths = [os.path.abspath(path) for path in sys.path]
-    return {**QUIET, **given, "PYTHONPATH": os.pathsep.join(p for p in paths if not p.startswith(sys.base_prefix))}
+    return {**SETTINGS, **given, "PYTHONPATH": os.pathsep.join(p for p in paths if not p.startswith(sys.base_prefix))}
 
 
 def _start(ray: Any, address: str) -> None:
