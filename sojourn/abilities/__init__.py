@@ -8,6 +8,7 @@ the name to None.
 from __future__ import annotations
 
 from sojourn.abilities.backends import (
+    AllowsOlder,
     BindsRenderer,
     BoundsTurns,
     ChecksWeights,
@@ -31,6 +32,7 @@ from sojourn.abilities.backends import (
     Restarts,
     ScoresTokens,
     max_turns,
+    since_now,
 )
 from sojourn.abilities.methods import (
     VALID_FOR,
@@ -114,6 +116,7 @@ __all__ = [
     "PLAY_ABILITIES",
     "VALID_FOR",
     "AddsContext",
+    "AllowsOlder",
     "AsksModels",
     "BindsRenderer",
     "BindsWorld",
@@ -205,6 +208,7 @@ __all__ = [
     "play_abilities",
     "provided",
     "reads_critic",
+    "since_now",
     "task_data",
     "valid_for",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
-from sojourn.protocols import EnvFamily, Renderer, RendererConfig, Trainer
+from sojourn.protocols import EnvFamily, Renderer, RendererConfig, Sampler, Trainer
 from sojourn.types import Batch, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -23,6 +23,22 @@ class Forgets(Protocol):
     """
 
     async def forget(self) -> None: ...
+
+
+@runtime_checkable
+class AllowsOlder(Protocol):
+    """A sampler that can answer by older weights while newer ones are on their way to it.
+
+    `since_now` returns a sampler for what begins now, which may be answered by the weights that are the newest now, and
+    by all that come after them.
+    """
+
+    def since_now(self) -> Sampler: ...
+
+
+def since_now(sampler: Sampler) -> Sampler:
+    """Returns a sampler for what begins now: one that may be answered by older weights, where it has such."""
+    return sampler.since_now() if isinstance(sampler, AllowsOlder) else sampler
 
 
 @runtime_checkable

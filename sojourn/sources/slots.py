@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from sojourn.abilities import LooksAhead, env_needs, origin_of
+from sojourn.abilities import LooksAhead, env_needs, origin_of, since_now
 from sojourn.branching.budget import mean_spent
 from sojourn.branching.rule import Branching
 from sojourn.branching.trees import play_trees
@@ -265,7 +265,10 @@ class LiveSlots:
         return lambda task: self.config.size
 
     def _recording(self, record: SlotRecord) -> SamplerFor:
-        return lambda env, label: record.sampler(self.context.runner.sampler, label)
+        """Returns what records the samples of a task's plays. They need no newer weights than there are now, as a slot
+        starts only once the lag is kept."""
+        engine = since_now(self.context.runner.sampler)
+        return lambda env, label: record.sampler(engine, label)
 
     async def _judged(self, group: Group) -> Group:
         """Scores a group. Where the reward's server failed, its episodes are counted as failed, and returned so."""

@@ -112,6 +112,30 @@ async def test_lag_starts_slots_ahead_but_none_beyond_the_stage():
     assert started == [list(range(6)), *[list(range(8))] * 3]
 
 
+async def test_plays_ask_for_no_newer_weights_than_there_were_when_their_slot_began():
+    class Dated(Says):
+        """Says by which weights at least each task asks: those that were the newest at `since_now`."""
+
+        newest, since, plain = 0, list[int](), 0
+
+        def since_now(self) -> Says:
+            self.since.append(self.newest)
+            return Says()
+
+        async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
+            self.plain += 1
+            return await super().sample(prompt, params)
+
+    sampler = Dated()
+    source = Slots(width=2, size=3, max_lag=1).bind(components(Odd(), sampler=sampler), "rl", 4)
+    for step in range(4):
+        await source.take(step)
+        sampler.newest += 1
+    await source.close()
+    assert sampler.since == [0, 0, 0, 0, 1, 1, 2, 2]
+    assert not sampler.plain
+
+
 async def test_a_truncated_distribution_is_refused():
     made = components(Odd())
     object.__setattr__(made.recipe.sampling, "top_p", 0.9)

@@ -66,12 +66,30 @@ class Answer(NamedTuple):
     version: int
 
 
+@dataclass(frozen=True)
+class Since:
+    """Samples with replicas whose weights have at least a version, the newest ones or not."""
+
+    replicas: ReplicatedSampler
+    version: int
+
+    async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
+        return await self.replicas.sample(prompt, params, self.version)
+
+    async def score(self, prompt: Prompt) -> FloatArray:
+        return await self.replicas.score(prompt, self.version)
+
+    async def close(self) -> None:
+        """Does nothing: whoever opened the replicas closes them."""
+
+
 class ReplicatedSampler:
     """Samples with replicas (`protocols.Sampler`); each sample is what any of them would return, as its seed decides.
 
     `publish` returns at once, and every replica fetches the newest weights by itself; a request waits until its replica
-    has them. A replica that fails is loaded anew while the others go on, and its requests are asked again elsewhere.
-    Where none is left for `patience_s` seconds, requests fail with an `InfrastructureError`.
+    has them, unless older ones may answer it (`since_now`). A replica that fails is loaded anew while the others go on,
+    and its requests are asked again elsewhere. Where none is left for `patience_s` seconds, requests fail with an
+    `InfrastructureError`.
     """
 
     def __init__(
@@ -95,17 +113,22 @@ class ReplicatedSampler:
         self._lost = (ray.exceptions.RayActorError, ray.exceptions.ActorUnavailableError, StaleWeightsError)
         self._raised = ray.exceptions.RayTaskError
 
-    async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
+    def since_now(self) -> Since:
+        """Returns what samples by the weights that are the newest now, or newer ones (`AllowsOlder`)."""
+        return Since(self, self._version)
+
+    async def sample(self, prompt: Prompt, params: SamplingParams, oldest: int | None = None) -> Sample:
+        """Samples by the newest weights, or by those of a version from `oldest` on."""
         keys = _block_keys(prompt.tokens)
-        answer = await self._ask(keys, lambda actor, version: actor.sample.remote(prompt, params, version))
+        answer = await self._ask(keys, lambda actor, version: actor.sample.remote(prompt, params, version), oldest)
         sample: Sample = answer.value
         if answer.replica.version == answer.version:  # else its cache was emptied since
             answer.replica.remember(_block_keys(np.concatenate([prompt.tokens, sample.tokens]), keys))
         return _own(sample)
 
-    async def score(self, prompt: Prompt) -> FloatArray:
+    async def score(self, prompt: Prompt, oldest: int | None = None) -> FloatArray:
         keys = _block_keys(prompt.tokens)
-        return (await self._ask(keys, lambda actor, version: actor.score.remote(prompt, version))).value
+        return (await self._ask(keys, lambda actor, version: actor.score.remote(prompt, version), oldest)).value
 
     async def publish(self, weights: Any, version: int) -> None:
         """Takes a reference to packed weights in Ray's object store, which replicas fetch now; later requests are
@@ -118,7 +141,9 @@ class ReplicatedSampler:
     async def forget(self) -> None:
         """Empties the caches of all replicas that are up; one that is loaded has an empty cache anyway."""
         await self._ready()
-        await asyncio.gather(*(replica.actor.forget.remote() for replica in self._current()), return_exceptions=True)
+        await asyncio.gather(
+            *(replica.actor.forget.remote() for replica in self._current(self._version)), return_exceptions=True
+        )
         for replica in self.replicas:
             replica.blocks.clear()
 
@@ -154,15 +179,15 @@ class ReplicatedSampler:
 
     # -- which replica answers
 
-    async def _ask(self, keys: Sequence[bytes], call: Callable[[Any, int], Any]) -> Answer:
+    async def _ask(self, keys: Sequence[bytes], call: Callable[[Any, int], Any], oldest: int | None) -> Answer:
         """Asks a replica, and another one where it is lost."""
         with self._timeline.during("sample"):
             while True:
-                replica = await self._choose(keys)
+                replica = await self._choose(keys, oldest)
                 replica.running += 1
                 replica.remember(keys)
-                version = self._version
-                answer = call(replica.actor, version)
+                version = replica.version
+                answer = call(replica.actor, self._needed(oldest))
                 try:
                     return Answer(await answer, replica, version)
                 except asyncio.CancelledError:
@@ -179,12 +204,12 @@ class ReplicatedSampler:
                 finally:
                     replica.running -= 1
 
-    async def _choose(self, keys: Sequence[bytes]) -> Replica:
-        """Returns a replica that has the newest weights."""
+    async def _choose(self, keys: Sequence[bytes], oldest: int | None) -> Replica:
+        """Returns a replica whose weights are those that are needed, or newer."""
         while True:
-            await self._ready()
-            replica = self._preferred(keys)
-            if replica.version == self._version:
+            await self._ready(oldest)
+            replica = self._preferred(keys, oldest)
+            if replica.version >= self._needed(oldest):
                 return replica
             replica.running += 1
             try:
@@ -192,12 +217,13 @@ class ReplicatedSampler:
             finally:
                 replica.running -= 1
 
-    def _preferred(self, keys: Sequence[bytes]) -> Replica:
+    def _preferred(self, keys: Sequence[bytes], oldest: int | None) -> Replica:
         """Returns the replica that has seen most of the prompt, unless it has far more to do than the least busy."""
-        current = self._current()
+        needed = self._needed(oldest)
+        current = self._current(needed)
         loading: list[Replica] = []
         if asyncio.get_running_loop().time() < self._others_until:
-            loading = [replica for replica in self.replicas if 0 <= replica.version < self._version]
+            loading = [replica for replica in self.replicas if 0 <= replica.version < needed]
         least = min((*current, *loading), key=lambda replica: replica.running)
         best = max(current, key=lambda replica: replica.known(keys))
         if not best.known(keys):
@@ -218,13 +244,17 @@ class ReplicatedSampler:
         for replica in self.replicas:
             replica.settle()
 
-    def _current(self) -> list[Replica]:
-        return [replica for replica in self.replicas if replica.version == self._version]
+    def _needed(self, oldest: int | None) -> int:
+        """Returns the version of weights that a request needs at least: the newest now, or `oldest`."""
+        return self._version if oldest is None else oldest
 
-    async def _ready(self) -> None:
-        """Waits until a replica has the newest weights."""
+    def _current(self, needed: int) -> list[Replica]:
+        return [replica for replica in self.replicas if replica.version >= needed]
+
+    async def _ready(self, oldest: int | None = None) -> None:
+        """Waits until a replica has the weights that are needed."""
         deadline = asyncio.get_running_loop().time() + self._patience_s
-        while not self._current():
+        while not self._current(self._needed(oldest)):
             if self._closed:
                 raise InfrastructureError("the samplers are closed: open them again")
             left = deadline - asyncio.get_running_loop().time()
@@ -232,7 +262,7 @@ class ReplicatedSampler:
                 await asyncio.wait_for(self._changed.wait(), max(left, 0.0))
             except TimeoutError:
                 raise InfrastructureError(
-                    f"none of {len(self.replicas)} samplers had weights of version {self._version} for "
+                    f"none of {len(self.replicas)} samplers had weights of version {self._needed(oldest)} for "
                     f"{self._patience_s:g} s: see whether their nodes are up (`ray status`), then go on by --resume"
                 ) from None
 
@@ -269,7 +299,7 @@ class ReplicatedSampler:
                 pause = min(2 * pause, SLOWEST_RETRY_S)
                 continue
             replica.blocks.clear()
-            if version == self._version and version and not self._current():
+            if version == self._version and version and not self._current(version):
                 self._first_ready()
             replica.version = version
             replica.settle()

@@ -14,7 +14,7 @@ import pytest
 
 from sojourn.backends.ray.backend import Ray, Samplers
 from sojourn.backends.ray.cluster import Cluster
-from sojourn.backends.ray.packed_weights import pack
+from sojourn.backends.ray.packed_weights import PackedWeights, pack
 from sojourn.backends.ray.sampler_actor import SamplerActor, StaleWeightsError
 from sojourn.backends.ray.samplers import BLOCK, ReplicatedSampler
 from sojourn.errors import BudgetError, InfrastructureError
@@ -176,6 +176,31 @@ async def test_publishing_loses_no_request(shared, sampler):
     assert len(samples) == 24
     assert all(sample.versions.oldest <= sample.versions.newest <= 3 for sample in samples)
     assert (await sampler.sample(prompt(0), params(0))).versions == (3, 3)
+
+
+async def test_what_began_before_is_answered_by_the_weights_of_its_beginning(shared, sampler, tmp_path):
+    """While new weights are on their way, only requests that need them wait."""
+    come = tmp_path / "come"
+
+    def held(weights: PackedWeights) -> PackedWeights:
+        while not come.exists():
+            time.sleep(0.05)
+        return weights
+
+    begun = sampler.since_now()
+    before = await sampled(sampler)
+    packed = pack(changed(shared.weights).items())
+    await sampler.publish(shared.ray.remote(held).options(num_cpus=0).remote(packed), 1)
+    waiting = asyncio.ensure_future(sampled(sampler))
+    later = asyncio.ensure_future(sampled(sampler.since_now()))
+    meanwhile = await sampled(begun)
+    assert same(meanwhile, before)
+    assert all(sample.versions == (0, 0) for sample in meanwhile)
+    assert not waiting.done()
+    assert not later.done()
+    come.touch()
+    for samples in (await waiting, await later, await sampled(begun)):
+        assert all(sample.versions == (1, 1) for sample in samples)
 
 
 async def test_weights_come_in_between_opening_and_answering(shared, sampler):
