@@ -24,6 +24,8 @@ RESERVE_TIMEOUT_S = 60.0
 RETRY_S, SLOWEST_RETRY_S = 0.1, 5.0  # between two attempts to reach an actor that is down
 LOCAL_CPUS = 1024  # of a cluster that is started here: its processes share the cores, however many they are
 EVERYWHERE = ("HF_HUB_OFFLINE", "HF_HOME", "SOJOURN_CHROMIUM")  # variables that actors get, too
+HTTP2_SETTINGS = b"\x04"  # the type of the frame that both sides of a connection begin with (RFC 9113, section 3.4)
+HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + HTTP2_SETTINGS + b"\0\0\0\0\0"
 _joined: list[Cluster] = []  # by this process, oldest first; Ray, too, is one for the whole process
 SETTINGS = {  # variables that Ray and the actors read
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -184,17 +186,33 @@ def _start(ray: Any, address: str) -> None:
 
 
 def _require_answer(address: str) -> None:
-    """Raises where nobody answers at an address of the form host:port, on which Ray itself would wait for long."""
+    """Raises where nobody answers at an address of the form host:port, or something that does not speak HTTP/2, as Ray
+    does: Ray itself would wait there for minutes."""
     host, _, port = address.rpartition(":")
     if not port.isdigit() or not host:
         return
+    expected = "expected the address of a running Ray cluster, as `ray start --head` prints it"
     try:
-        socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S).close()
+        connection = socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S)
     except OSError as error:
-        raise ConfigError(
-            f"backend.address = '{address}': nobody answers there ({error}): expected the address of a running Ray "
-            "cluster, as `ray start --head` prints it"
-        ) from None
+        raise ConfigError(f"backend.address = '{address}': nobody answers there ({error}): {expected}") from None
+    with connection:
+        if not _encrypted() and _first_frame(connection) != HTTP2_SETTINGS:
+            raise ConfigError(f"backend.address = '{address}': what answers there is not Ray: {expected}")
+
+
+def _first_frame(connection: socket.socket) -> bytes:
+    """Returns the type of the first frame of HTTP/2 that the other side sends, or what it says in its place."""
+    try:
+        connection.settimeout(CONNECT_TIMEOUT_S)
+        connection.sendall(HTTP2_HELLO)
+        return connection.recv(9)[3:4]
+    except OSError:
+        return b""
+
+
+def _encrypted() -> bool:
+    return os.environ.get("RAY_USE_TLS", "0").lower() in {"1", "true"}
 
 
 def _require(ray: Any, needs: Sequence[Needs]) -> None:

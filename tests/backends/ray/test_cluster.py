@@ -2,16 +2,19 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from sojourn.backends.ray.backend import Ray, Samplers
-from sojourn.backends.ray.cluster import Cluster, Needs, code_digest, require_same_code
+from sojourn.backends.ray.cluster import Cluster, Needs, _require_answer, code_digest, require_same_code
 from sojourn.config.registry import build
 from sojourn.errors import ConfigError, InfrastructureError, MissingExtraError
 from sojourn.models.spec import Model
@@ -59,14 +62,45 @@ def test_what_others_hold_is_waited_for_and_then_refused(cluster, monkeypatch):
     Cluster.join("", [Needs(what="samplers", count=1, cpus=24, gpus=0)]).hold().release()
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "localhost:1"])
-def test_an_address_where_nobody_answers_is_refused(address):
+def joined(address: str) -> str:
+    """Returns what a process says that joins the cluster at an address."""
     code = f"""
 from sojourn.backends.ray.cluster import Cluster
 Cluster.join({address!r}, [])
+print("joined")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert f"backend.address = '{address}': nobody answers there" in done.stderr
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=90)
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "localhost:1"])
+def test_an_address_where_nobody_answers_is_refused(address):
+    assert f"backend.address = '{address}': nobody answers there" in joined(address)
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_an_address_where_something_else_answers_is_refused(answer, monkeypatch):
+    """Ray itself waits there for minutes."""
+    monkeypatch.setattr("sojourn.backends.ray.cluster.CONNECT_TIMEOUT_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection, suppress(ConnectionError):
+                connection.recv(100)
+                connection.sendall(answer)
+                connection.recv(100)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(ConfigError, match=rf"address = '{address}': what answers there is not Ray: expected"):
+            _require_answer(address)
+        thread.join()
+
+
+def test_the_address_of_a_cluster_is_joined(cluster):
+    assert joined(cluster.get_runtime_context().gcs_address).splitlines()[-1] == "joined"
 
 
 def test_an_address_of_another_form_is_refused():
