@@ -22,6 +22,7 @@ from sojourn.types import FloatArray, IntArray, Prompt, Sample, SamplingParams
 log = logging.getLogger(__name__)
 BLOCK = 64  # tokens; prefixes are known by whole blocks
 KNOWN_BLOCKS = 100_000  # of each replica, the newest ones
+STATS_TIMEOUT_S = 1.0  # after which a step's metrics leave out the replicas that did not answer
 EXCESS = 8  # by how many requests more than twice the least a replica may have before a request leaves its prefix
 
 
@@ -165,10 +166,13 @@ class ReplicatedSampler:
         their prefix, were asked again, and how many replicas are up."""
         ray = imported()
         since, before = EngineStats(), EngineStats()
-        for replica in self.replicas:
+        asked = {replica.actor.stats.remote(): replica for replica in self.replicas if replica.version >= 0}
+        said, _ = ray.wait(list(asked), num_returns=len(asked), timeout=STATS_TIMEOUT_S) if asked else ([], [])
+        for answer in said:
+            replica = asked[answer]
             try:
-                found: EngineStats = ray.get(replica.actor.stats.remote(), timeout=1.0)
-            except (*self._lost, ray.exceptions.GetTimeoutError):
+                found: EngineStats = ray.get(answer)
+            except self._lost:
                 continue
             if found.steps < replica.before.steps:  # it was started anew
                 replica.before = EngineStats()
