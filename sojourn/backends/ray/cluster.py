@@ -281,11 +281,13 @@ def code_digest() -> str:
     return digest.hexdigest()
 
 
-def require_same_code(found: Mapping[str, str]) -> None:
-    """Raises where any actor, by its name, runs other code of Sojourn than this process."""
-    others = sorted(name for name, digest in found.items() if digest != code_digest())
+def require_same_code(found: Mapping[str, str], expected: str = "") -> None:
+    """Raises where any actor, by its name, runs other code of Sojourn than the driver, which is this process where its
+    digest is not given."""
+    own = expected or code_digest()
+    others = sorted(name for name, digest in found.items() if digest != own)
     if others:
-        raise InfrastructureError(
+        raise ConfigError(
             f"{', '.join(others)}: the nodes have another version of Sojourn's code than the driver (digest "
-            f"{found[others[0]]}, expected {code_digest()}): install the same version on all nodes"
+            f"{found[others[0]]}, expected {own}): install the same version on all nodes"
         )

@@ -15,7 +15,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from sojourn.abilities import HasCapacity, HasWorlds, capacity
-from sojourn.backends.ray.cluster import RETRY_S, SLOWEST_RETRY_S
+from sojourn.backends.ray.cluster import RETRY_S, SLOWEST_RETRY_S, code_digest
 from sojourn.backends.ray.env_worker import BLOBS, LOST, Answer, Expert, import_paths, pickled_family
 from sojourn.errors import ConfigError, InfrastructureError, LostPlayError, cause
 from sojourn.protocols import EnvFamily
@@ -169,7 +169,7 @@ class Workers:
         pause_s = RETRY_S
         while True:
             try:
-                answer: Answer = pickle.loads(await worker.actor.ready.remote())
+                answer: Answer = pickle.loads(await worker.actor.ready.remote(code_digest()))
                 worker.up, worker.failure = answer.error is None, answer.error
                 self._changed.set()
                 if answer.error is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import socket
 import sys
 import traceback
 from collections.abc import Coroutine, Mapping, Sequence
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 from ray.cloudpickle.cloudpickle import dumps
 
 from sojourn.abilities import HasBlobs, HasNativeActions, HasWorlds, blobs_of, play_abilities
+from sojourn.backends.ray.cluster import code_digest, require_same_code
 from sojourn.envs.expert import expert_action
 from sojourn.errors import ActionError, BudgetError, ConfigError, InfrastructureError, LostPlayError, WorldError, cause
 from sojourn.event_loop import contained
@@ -76,9 +78,10 @@ class EnvWorker:
         self._plays: dict[int, HeldPlay] = {}
         self._running: dict[int, set[asyncio.Task[Answer]]] = {}  # calls, by the plays that they are of
 
-    async def ready(self) -> bytes:
-        """Opens the world, unless that is done, and closes plays that another user of this worker left."""
-        return _pickled(await self._outcome(self._ready()))
+    async def ready(self, code: str) -> bytes:
+        """Opens the world, unless that is done, and closes plays that another user of this worker left. `code` is the
+        digest of the driver's code."""
+        return _pickled(await self._outcome(self._ready(code)))
 
     async def live(self, seconds: float) -> None:
         """Returns after some time, and so fails when this process ends before, and is late where it is stuck."""
@@ -150,7 +153,8 @@ class EnvWorker:
             world = world.worlds[number]
         return world
 
-    async def _ready(self) -> None:
+    async def _ready(self, code: str) -> None:
+        require_same_code({f"environment worker on {socket.gethostname()}": code_digest()}, code)
         await self._close_all()
         if self._family is not None:
             return

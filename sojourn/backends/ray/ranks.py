@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError
 
+from sojourn.backends.ray.cluster import require_same_code
 from sojourn.backends.ray.trainer_rank import POLICY, Place, Process
 from sojourn.errors import RankError
 from sojourn.types import Batch
@@ -46,6 +47,7 @@ class Ranks:
             begun = zip(self.actors, places, strict=True)
             opened = [actor.open.remote(torch, model, seed, critic, place) for actor, place in begun]
             self.processes = self._answers(opened)
+            require_same_code({self._name(rank): process.code for rank, process in enumerate(self.processes)})
         except BaseException:
             self._end("the trainer's ranks could not be opened")
             raise

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 import ray
 
-from sojourn.backends.ray.cluster import prepare_actor
+from sojourn.backends.ray.cluster import code_digest, prepare_actor
 from sojourn.protocols import Loss, Stateful
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Place(NamedTuple):
 class Process(NamedTuple):
     host: str
     pid: int
+    code: str
 
 
 class Pass(NamedTuple):
@@ -95,7 +96,7 @@ class TrainerRank:
         if place.size > 1:
             self._join(place, device_of(torch.device))
         self._load(torch, model, seed, critic)
-        return Process(socket.gethostname(), os.getpid())
+        return Process(socket.gethostname(), os.getpid(), code_digest())
 
     def _join(self, place: Place, device: Any) -> None:
         import torch.distributed as dist

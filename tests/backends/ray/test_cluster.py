@@ -16,7 +16,7 @@ import pytest
 from sojourn.backends.ray.backend import Ray, Samplers
 from sojourn.backends.ray.cluster import Cluster, Needs, _require_answer, code_digest, require_same_code
 from sojourn.config.registry import build
-from sojourn.errors import ConfigError, InfrastructureError, MissingExtraError
+from sojourn.errors import ConfigError, MissingExtraError
 from sojourn.models.spec import Model
 
 ROOT = Path(__file__).parents[3]
@@ -116,7 +116,7 @@ def test_without_ray_the_package_is_named(monkeypatch):
 
 def test_a_node_with_other_code_is_told():
     require_same_code({"sampler 0": code_digest()})
-    with pytest.raises(InfrastructureError, match=r"sampler 1: the nodes have another version of Sojourn's code"):
+    with pytest.raises(ConfigError, match=r"sampler 1: the nodes have another version of Sojourn's code"):
         require_same_code({"sampler 0": code_digest(), "sampler 1": "0123"})
 
 

@@ -318,6 +318,13 @@ async def test_a_worker_that_is_stuck_is_started_again() -> None:
         assert group.episodes[0].error is None
 
 
+async def test_workers_with_other_code_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sojourn.backends.ray.env_family.code_digest", lambda: "0123")
+    with pytest.raises(ConfigError, match=r"environment worker on .*: the nodes have another version .* expected 0123"):
+        async with remote(Toy()):
+            pass
+
+
 async def test_plays_say_why_no_worker_can_open_the_world_again(tmp_path: Path) -> None:
     async with remote(Fragile(once=str(tmp_path)), 1) as family:
         await kill_all(family)

@@ -348,6 +348,12 @@ class Slow(NLL):
         return super().__call__(out, batch)
 
 
+def test_a_rank_with_other_code_is_told_and_ended(cluster, monkeypatch):
+    monkeypatch.setattr("sojourn.backends.ray.cluster.code_digest", lambda: "0123")
+    with pytest.raises(ConfigError, match=r"^trainer rank 0 of 1 \(process .*\): the nodes have another version"):
+        ranked(MODEL, None, Sent())
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 async def test_a_rank_that_dies_ends_all_with_one_sentence(cluster, victim):
     import asyncio
