@@ -197,6 +197,7 @@ def cluster(dry: bool) -> dict[str, Any]:
         "half_size_longer_tails": {**small, "most_turns": 32, "env_sigma": 1.5},
         "half_size_failures": {**small, **failures},
         "half_size_failures_lag_0": {**small, **failures, "max_lag": 0},
+        "half_size_slow_replica": {**small, "slow": 4.0},
     }
     quick = {"turns": 3, "most_turns": 6, "tokens": 30.0, "steps": 2}  # the more there are, the longer it takes
     counts = (1, 4) if dry else (1, 8, 64, 256)

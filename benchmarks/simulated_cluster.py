@@ -191,7 +191,7 @@ async def simulate(setting: Setting) -> Outcome:
     """Trains `setting.steps` steps, and as many more as are played ahead at the end."""
     renderer = ChatML().bind(build_tokenizer())
     words, world = Words(setting, renderer), SimulatedWorld(setting)
-    replicas = [SimulatedReplica(setting, words, setting.seed + number) for number in range(setting.replicas)]
+    replicas = [SimulatedReplica(setting, words, number) for number in range(setting.replicas)]
     sampler = ReplicatedSampler(replicas, cast(Any, NoCluster()), max_context=MAX_CONTEXT, patience_s=3_600.0)
     rollout = Rollout(concurrency=setting.concurrency, limits=Limits(turns=setting.most_turns))
     runner = Runner(rollout, world, Plain(), renderer, sampler, MAX_CONTEXT, setting.seed)

@@ -50,6 +50,7 @@ class Setting:
     pause_s: float = 0.2  # in which it puts them in place
     lifetime_s: float = math.inf  # of a replica, in the mean, exponentially distributed
     restart_s: float = 60.0
+    slow: float = 1.0  # how many times as long the first replica takes as the others
     train_share: float = 0.6  # how long training takes, of the time in which its tokens are sampled ideally
     driver_s: float = 0.0  # for each turn, in which the driver does nothing else
 
@@ -85,8 +86,8 @@ def loop_now() -> VirtualLoop:
 class Decoding:
     """Decodes requests side by side: in a step each gets a token, and a step takes longer the more there are."""
 
-    def __init__(self, setting: Setting) -> None:
-        self._setting, self._numbers = setting, count()
+    def __init__(self, setting: Setting, slow: float = 1.0) -> None:
+        self._setting, self._numbers, self._slow = setting, count(), slow
         self._requests: list[tuple[float, int, asyncio.Future[None]]] = []  # each with the step in which it ends
         self._steps, self._until = 0.0, 0.0  # how many steps were made until when
         self._timer: asyncio.TimerHandle | None = None
@@ -94,7 +95,7 @@ class Decoding:
 
     async def decode(self, tokens: int, prefill: int) -> None:
         self._advance()
-        self._stall(self._setting.prefill_s * prefill)
+        self._stall(self._slow * self._setting.prefill_s * prefill)
         done: asyncio.Future[None] = loop_now().create_future()
         heappush(self._requests, (self._steps + tokens, next(self._numbers), done))
         self._arm()
@@ -119,7 +120,7 @@ class Decoding:
     def _advance(self) -> None:
         if (passed := loop_now().time() - self._until) > 0:
             if self._requests:
-                self._steps += passed / self._setting.step(len(self._requests))
+                self._steps += passed / self._step()
                 self.busy_s += passed
             self._until += passed
 
@@ -129,8 +130,11 @@ class Decoding:
             self._timer = None
         if self._requests:
             left = max(self._requests[0][0] - self._steps, 0.0)
-            due = self._until + left * self._setting.step(len(self._requests))
+            due = self._until + left * self._step()
             self._timer = loop_now().call_at(due, self._finish)
+
+    def _step(self) -> float:
+        return self._slow * self._setting.step(len(self._requests))
 
     def _finish(self) -> None:
         self._advance()
@@ -148,9 +152,9 @@ class Method(NamedTuple):
 class SimulatedReplica:
     """Stands where the driver expects the handle of a `SamplerActor`."""
 
-    def __init__(self, setting: Setting, words: Words, seed: int) -> None:
-        self._setting, self._words, self._random = setting, words, random.Random(seed)
-        self.decoding = Decoding(setting)
+    def __init__(self, setting: Setting, words: Words, number: int) -> None:
+        self._setting, self._words, self._random = setting, words, random.Random(setting.seed + number)
+        self.decoding = Decoding(setting, setting.slow if number == 0 else 1.0)
         self.version, self.life, self.up = 0, 0, True
         self.turns = self.tokens = 0  # that were sampled
         self._cached: set[int] = set()

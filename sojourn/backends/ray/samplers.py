@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import statistics
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -22,6 +23,8 @@ from sojourn.types import FloatArray, IntArray, Prompt, Sample, SamplingParams
 log = logging.getLogger(__name__)
 BLOCK = 64  # tokens; prefixes are known by whole blocks
 KNOWN_BLOCKS = 100_000  # of each replica, the newest ones
+PACED = 32  # answers, after which replicas are compared again
+DECAY = 0.98  # of what is known of a replica's pace, with each of its answers
 STATS_TIMEOUT_S = 1.0  # after which a step's metrics leave out the replicas that did not answer
 EXCESS = 8  # by how many requests more than twice the least a replica may have before a request leaves its prefix
 
@@ -34,6 +37,9 @@ class Replica:
     actor: Any
     version: int = -1  # of its weights; -1 where that is unknown, as it is being loaded or is down
     running: int = 0
+    slowness: float = 1.0  # how many times as long as the median replica it takes for a token, where that is more
+    seconds: float = 0.0  # that its last answers took, and
+    tokens: float = 0.0  # what they sampled in it
     failures: int = 0
     before: EngineStats = field(default_factory=EngineStats)
     blocks: OrderedDict[bytes, None] = field(default_factory=OrderedDict[bytes, None])
@@ -44,6 +50,15 @@ class Replica:
         """Wakes the requests that wait for it."""
         self.settled.set()
         self.settled = asyncio.Event()
+
+    @property
+    def load(self) -> float:
+        """Returns what it has to do, in requests of a replica that is as fast as others."""
+        return self.running * self.slowness
+
+    def note(self, seconds: float, tokens: int) -> None:
+        """Notes how long an answer took."""
+        self.seconds, self.tokens = DECAY * self.seconds + seconds, DECAY * self.tokens + tokens
 
     def remember(self, keys: Sequence[bytes]) -> None:
         for key in keys:
@@ -65,6 +80,7 @@ class Answer(NamedTuple):
     value: Any
     replica: Replica
     version: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -108,7 +124,7 @@ class ReplicatedSampler:
         self._version, self._weights = 0, None
         self._changed = asyncio.Event()  # replaced whenever a replica becomes ready
         self._published, self._others_until = 0.0, 0.0  # in the event loop's time: see `_first_ready`
-        self._moved = self._asked_again = 0
+        self._moved = self._asked_again = self._answers = 0
         self._closed = False
         ray = imported()
         self._lost = (ray.exceptions.RayActorError, ray.exceptions.ActorUnavailableError, StaleWeightsError)
@@ -123,6 +139,10 @@ class ReplicatedSampler:
         keys = _block_keys(prompt.tokens)
         answer = await self._ask(keys, lambda actor, version: actor.sample.remote(prompt, params, version), oldest)
         sample: Sample = answer.value
+        answer.replica.note(answer.seconds, len(sample.tokens))
+        self._answers += 1
+        if self._answers % PACED == 0:
+            self._compare()
         if answer.replica.version == answer.version:  # else its cache was emptied since
             answer.replica.remember(_block_keys(np.concatenate([prompt.tokens, sample.tokens]), keys))
         return _own(sample)
@@ -179,7 +199,9 @@ class ReplicatedSampler:
             since, before, replica.before = _added(since, found), _added(before, replica.before), found
         moved, again, self._moved, self._asked_again = self._moved, self._asked_again, 0, 0
         up = sum(replica.version >= 0 for replica in self.replicas)
-        return {**since.metrics(before), "sampler_moved": moved, "sampler_asked_again": again, "samplers_up": up}
+        slowest = max(replica.slowness for replica in self.replicas)
+        own = {"sampler_moved": moved, "sampler_asked_again": again, "samplers_up": up, "sampler_slowest": slowest}
+        return {**since.metrics(before), **own}
 
     # -- which replica answers
 
@@ -190,10 +212,10 @@ class ReplicatedSampler:
                 replica = await self._choose(keys, oldest)
                 replica.running += 1
                 replica.remember(keys)
-                version = replica.version
+                version, began = replica.version, asyncio.get_running_loop().time()
                 answer = call(replica.actor, self._needed(oldest))
                 try:
-                    return Answer(await answer, replica, version)
+                    return Answer(await answer, replica, version, asyncio.get_running_loop().time() - began)
                 except asyncio.CancelledError:
                     imported().cancel(answer)
                     raise
@@ -228,14 +250,21 @@ class ReplicatedSampler:
         loading: list[Replica] = []
         if asyncio.get_running_loop().time() < self._others_until:
             loading = [replica for replica in self.replicas if 0 <= replica.version < needed]
-        least = min((*current, *loading), key=lambda replica: replica.running)
+        least = min((*current, *loading), key=lambda replica: (replica.load, replica.slowness))
         best = max(current, key=lambda replica: replica.known(keys))
         if not best.known(keys):
             return least
-        if best.running > 2 * least.running + EXCESS:
+        if best.load > 2 * least.load + EXCESS:
             self._moved += 1
             return least
         return best
+
+    def _compare(self) -> None:
+        """Compares how long replicas take for a token."""
+        paces = {replica.name: replica.seconds / replica.tokens for replica in self.replicas if replica.tokens}
+        median = statistics.median_low(paces.values())
+        for replica in self.replicas:
+            replica.slowness = max(paces.get(replica.name, median) / median, 1.0) if median else 1.0
 
     def _first_ready(self) -> None:
         """Lets requests wait for the other replicas, too, as long again as the first one took to load the newest

@@ -1,6 +1,7 @@
 """The simulated cluster of `benchmarks/scale.py`: its clock jumps, and the driver loses and repeats no group there."""
 
 import asyncio
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +16,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent.parent.parent / "benchmarks"
 
 import virtual_time
 from simulated_cluster import Ledger, NoCluster, Outcome, simulate
-from simulated_replicas import Decoding, Method, Setting, loop_now
+from simulated_replicas import Decoding, Method, Setting, SimulatedReplica, Words, loop_now
 
 from sojourn.backends.ray.samplers import ReplicatedSampler
+from sojourn.backends.torch.models.tiny import build_tokenizer
+from sojourn.render.chatml import ChatML
 from sojourn.train.loop import StepResult
 from sojourn.types import Ending, Episode, Group, Prompt, Sample, SamplingParams, Stop, Task, Trajectory, Turn, Versions
 
@@ -119,6 +122,31 @@ def test_what_waits_for_new_weights_is_spread_over_the_replicas_but_not_over_one
     asked, seconds = virtual_time.run(main())
     assert asked == [8, 8, 8, 0]
     assert seconds == pytest.approx(62.0)
+
+
+def test_a_slow_replica_is_found_and_gets_less():
+    """One of four takes four times as long for a token: alone by what is running, it would hold a quarter of all."""
+
+    async def main(slow: float) -> tuple[list[int], list[float]]:
+        setting = replace(SMALL, lifetime_s=math.inf, slow=slow)
+        words = Words(setting, ChatML().bind(build_tokenizer()))
+        replicas = [SimulatedReplica(setting, words, number) for number in range(4)]
+        sampler = ReplicatedSampler(replicas, cast(Any, NoCluster()), max_context=64)
+
+        async def one_after_another(number: int) -> None:
+            for turn in range(20):
+                await sampler.sample(Prompt(np.arange(8)), SamplingParams(64, seed=100 * number + turn))
+
+        await asyncio.gather(*(one_after_another(number) for number in range(32)))
+        return [replica.turns for replica in replicas], [replica.slowness for replica in sampler.replicas]
+
+    turns, slowness = virtual_time.run(main(4.0))
+    assert turns[0] < 0.2 * sum(turns[1:]) / 3
+    assert 3 < slowness[0] < 5
+    assert max(slowness[1:]) < 1.2
+    turns, slowness = virtual_time.run(main(1.0))
+    assert min(turns) > 0.8 * max(turns)
+    assert max(slowness) < 1.2
 
 
 @pytest.mark.parametrize("max_lag", [0, 2])
