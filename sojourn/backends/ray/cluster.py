@@ -19,11 +19,13 @@ import sojourn
 from sojourn.errors import ConfigError, InfrastructureError, MissingExtraError
 from sojourn.threads import prepare
 
+log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 5.0
 RESERVE_TIMEOUT_S = 60.0
 RETRY_S, SLOWEST_RETRY_S = 0.1, 5.0  # between two attempts to reach an actor that is down
 LOCAL_CPUS = 1024  # of a cluster that is started here: its processes share the cores, however many they are
 EVERYWHERE = ("HF_HUB_OFFLINE", "HF_HOME", "SOJOURN_CHROMIUM")  # variables that actors get, too
+SLOW_START = "timed out during startup"  # in what Ray says where its processes take longer than it waits
 HTTP2_SETTINGS = b"\x04"  # the type of the frame that both sides of a connection begin with (RFC 9113, section 3.4)
 HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + HTTP2_SETTINGS + b"\0\0\0\0\0"
 _joined: list[Cluster] = []  # by this process, oldest first; Ray, too, is one for the whole process
@@ -171,7 +173,7 @@ def _start(ray: Any, address: str) -> None:
         settings |= {"num_cpus": LOCAL_CPUS, "_node_ip_address": "127.0.0.1"}  # and Ray asks for its token
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        ray.init(**settings)
+        _initialize(ray, settings)
     except Exception as error:  # whatever Ray raises while it connects
         where = f"at backend.address = '{address}'" if address else "on this machine"
         lines = str(error).strip().splitlines() or [type(error).__name__]
@@ -183,6 +185,17 @@ def _start(ray: Any, address: str) -> None:
         if threading.current_thread() is threading.main_thread():
             for number, handler in handlers.items():  # Ray's own would end a run without its last words
                 signal.signal(number, handler)
+
+
+def _initialize(ray: Any, settings: Mapping[str, Any], attempts: int = 3) -> None:
+    """Starts Ray, again where that took longer than the 30 seconds that Ray waits, as on a machine that is busy."""
+    try:
+        ray.init(**settings)
+    except Exception as error:  # Ray has no kind for it
+        if attempts == 1 or SLOW_START not in str(error):
+            raise
+        log.warning("Ray did not start within 30 s, as this machine is busy: it is started again")
+        _initialize(ray, settings, attempts - 1)
 
 
 def _require_answer(address: str) -> None:

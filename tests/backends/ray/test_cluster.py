@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sojourn.backends.ray.backend import Ray, Samplers
-from sojourn.backends.ray.cluster import Cluster, Needs, _require_answer, code_digest, require_same_code
+from sojourn.backends.ray.cluster import Cluster, Needs, _require_answer, _start, code_digest, require_same_code
 from sojourn.config.registry import build
 from sojourn.errors import ConfigError, MissingExtraError
 from sojourn.models.spec import Model
@@ -97,6 +97,23 @@ def test_an_address_where_something_else_answers_is_refused(answer, monkeypatch)
         with pytest.raises(ConfigError, match=rf"address = '{address}': what answers there is not Ray: expected"):
             _require_answer(address)
         thread.join()
+
+
+@pytest.mark.parametrize(
+    ("said", "attempts"), [("The current node timed out during startup.", 3), ("no space left", 1)]
+)
+def test_a_start_that_takes_ray_too_long_is_tried_again(said, attempts):
+    class Slow:
+        begun = 0
+
+        def init(self, **settings: object) -> None:
+            self.begun += 1
+            raise RuntimeError(said)
+
+    slow = Slow()
+    with pytest.raises(ConfigError, match=f"no Ray cluster on this machine could be joined .{said}"):
+        _start(slow, "")
+    assert slow.begun == attempts
 
 
 def test_the_address_of_a_cluster_is_joined(cluster):
