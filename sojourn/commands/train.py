@@ -162,14 +162,17 @@ async def run_to_end(
     """Runs a recipe as `run_recipe` does. Where a trainer's rank is lost, opens everything anew and goes on from the
     newest checkpoint, as often as the backend says."""
     from sojourn.abilities import Restarts
-    from sojourn.errors import RankError
+    from sojourn.errors import RankError, leaf
     from sojourn.train.run import run_recipe
 
     left = recipe.backend.restarts if isinstance(recipe.backend, Restarts) else 0
     while True:
         try:
             return await run_recipe(recipe, folder, display, resume=resume)
-        except RankError as error:
+        except (RankError, ExceptionGroup) as raised:  # a group is of plays that were played at once
+            error = leaf(raised)
+            if not isinstance(error, RankError):
+                raise
             if not left:
                 raise RankError(
                     f"{error}: `sojourn train {folder.path} --resume` goes on from the last checkpoint"

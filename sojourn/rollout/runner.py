@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from sojourn.abilities import HasLowestReward, LooksAhead, PlaysElsewhere, blobs_of, max_turns
 from sojourn.blame import LOWEST, Blame, EpisodeCounts, close
 from sojourn.config.fields import Range
-from sojourn.errors import ConfigError, WorldError
+from sojourn.errors import ConfigError, RankError, WorldError
 from sojourn.event_loop import cancelled, contained
 from sojourn.failures import Attempt, require_few_failures
 from sojourn.places import Places
@@ -115,7 +115,7 @@ class Runner:
                 began, failed, played = time.monotonic(), None, Attempt()
                 try:
                     await contained(self._play(task, params, label, sampler_for, blame, course, played))
-                except ConfigError:
+                except (ConfigError, RankError):
                     raise
                 except (Exception, SystemExit, asyncio.CancelledError) as error:  # a world that exits ends its own play
                     if isinstance(error, asyncio.CancelledError) and cancelled():

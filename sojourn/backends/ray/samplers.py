@@ -16,7 +16,7 @@ import numpy as np
 from sojourn.backends.ray.cluster import RETRY_S, SLOWEST_RETRY_S, Cluster, imported
 from sojourn.backends.ray.sampler_actor import StaleWeightsError
 from sojourn.backends.torch.sampler.engine import EngineStats
-from sojourn.errors import InfrastructureError
+from sojourn.errors import InfrastructureError, RankError
 from sojourn.timeline import Timeline
 from sojourn.types import FloatArray, IntArray, Prompt, Sample, SamplingParams
 
@@ -106,7 +106,8 @@ class ReplicatedSampler:
     `publish` returns at once, and every replica fetches the newest weights by itself; a request waits until its replica
     has them, unless older ones may answer it (`since_now`). A replica that fails is loaded anew while the others go on,
     and its requests are asked again elsewhere. Where none is left for `patience_s` seconds, requests fail with an
-    `InfrastructureError`.
+    `InfrastructureError`; where no replica has the newest weights and the node that kept them is lost, with a
+    `RankError`, as the trainer's first rank was there.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class ReplicatedSampler:
         self._changed = asyncio.Event()  # replaced whenever a replica becomes ready
         self._published, self._others_until = 0.0, 0.0  # in the event loop's time: see `_first_ready`
         self._moved = self._asked_again = self._answers = 0
-        self._closed = False
+        self._closed, self._gone = False, False
         ray = imported()
         self._lost = (ray.exceptions.RayActorError, ray.exceptions.ActorUnavailableError, StaleWeightsError)
         self._raised = ray.exceptions.RayTaskError
@@ -154,7 +155,7 @@ class ReplicatedSampler:
     async def publish(self, weights: Any, version: int) -> None:
         """Takes a reference to packed weights in Ray's object store, which replicas fetch now; later requests are
         answered by them."""
-        self._version, self._weights = version, weights
+        self._version, self._weights, self._gone = version, weights, False
         self._published, self._others_until = asyncio.get_running_loop().time(), 0.0
         for replica in self.replicas:
             self._refresh(replica)
@@ -290,6 +291,8 @@ class ReplicatedSampler:
         while not self._current(self._needed(oldest)):
             if self._closed:
                 raise InfrastructureError("the samplers are closed: open them again")
+            if self._gone:
+                raise RankError(f"the weights of version {self._version} are lost with the node of the trainer's rank")
             left = deadline - asyncio.get_running_loop().time()
             try:
                 await asyncio.wait_for(self._changed.wait(), max(left, 0.0))
@@ -327,7 +330,11 @@ class ReplicatedSampler:
             except (*self._lost, self._raised) as error:
                 log.debug("%s cannot be loaded yet: %s", replica.name, error)
                 replica.version = -1
+                self._gone = self._gone or (version == self._version and _is_loss_of_object(error))
                 replica.settle()
+                if self._gone:
+                    self._wake()
+                    return
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, SLOWEST_RETRY_S)
                 continue
@@ -336,8 +343,18 @@ class ReplicatedSampler:
                 self._first_ready()
             replica.version = version
             replica.settle()
-            self._changed.set()
-            self._changed = asyncio.Event()
+            self._wake()
+
+    def _wake(self) -> None:
+        """Wakes what waits until any replica is ready."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def _is_loss_of_object(error: Exception) -> bool:
+    """Returns whether Ray no longer has an object that an actor was given."""
+    lost = imported().exceptions.ObjectLostError
+    return isinstance(error, lost) or isinstance(getattr(error, "cause", None), lost)
 
 
 def _block_keys(tokens: IntArray, known: Sequence[bytes] = ()) -> list[bytes]:
