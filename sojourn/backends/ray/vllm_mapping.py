@@ -143,7 +143,7 @@ class StopStrings(NamedTuple):
         return cls(strings, decode) if strings and decode is not None else None
 
     def __call__(self, tokens: Sequence[int], new: int) -> bool:
-        """Returns whether any of the newest `new` tokens completes one."""
+        """Returns whether one is there, where it was asked before the newest `new` tokens came."""
         longest = max(len(string.encode()) for string in self.strings)
         text = self.decode(tokens[-longest - new :])  # each token decodes to at least one byte
         return any(string in text for string in self.strings)
