@@ -39,10 +39,7 @@ SETTINGS = {  # variables that vLLM reads
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",  # by one token, which is never computed: see `engine_arguments`
     "VLLM_USE_V2_MODEL_RUNNER": "0",  # the other one takes processors of another form
-}
-CPU_SETTINGS = {
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else all replicas of a node get the same processors
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # lets the model live in the engine's own process
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else all replicas of a node get the same cores
 }
 
 
@@ -89,7 +86,7 @@ class VLLMActor:
         if self._llm is None:
             require_vllm(self._gpus)
             prepare_actor(self._backend.threads)
-            for name, value in (SETTINGS | ({} if self._gpus else CPU_SETTINGS)).items():
+            for name, value in SETTINGS.items():
                 os.environ.setdefault(name, value)
             with folder_of(self._model, self._seed) as folder:
                 self._facts = facts_of(self._model, folder, self._backend.max_context)
@@ -310,12 +307,13 @@ def engine_arguments(
         "max_num_seqs": backend.max_batch,
         "kv_cache_memory_bytes": int(backend.memory_gb * 2**30),
         "tensor_parallel_size": max(int(gpus), 1),
-        "distributed_executor_backend": "mp" if gpus > 1 else "uni",
+        "distributed_executor_backend": "mp" if gpus > 1 else f"{own}.OneProcess",
         "skip_tokenizer_init": True,
         "generation_config": "vllm",
         "enable_prefix_caching": True,
         "logprobs_mode": "processed_logprobs",
         "disable_log_stats": True,
+        "use_tqdm_on_load": False,
         "logits_processors": [f"{own}:ChoicesProcessor"],
         "worker_extension_cls": f"{own}.Extension",
         "weight_transfer_config": WeightTransferConfig(backend=mapping.WEIGHTS),

@@ -5,6 +5,7 @@ vLLM imports this module by its name, in each process that holds a part of the m
 
 from __future__ import annotations
 
+import multiprocessing
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.v1.executor.uniproc_executor import UniProcExecutor
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
@@ -70,6 +72,21 @@ class SharedMemory(WeightTransferEngine[WeightTransferInitInfo, SharedWeights]):
 
 
 WeightTransferEngineFactory.register_engine(WEIGHTS, SharedMemory)
+
+
+class OneProcess(UniProcExecutor):
+    """Lets the model live in the process of vLLM's engine, on CPUs too, and has it leave nothing behind if it is
+    killed."""
+
+    def _init_executor(self) -> None:
+        """Loads the model. Locks that are made meanwhile have no name that would outlive the process, as they have
+        where processes are forked."""
+        method = multiprocessing.get_start_method()
+        multiprocessing.set_start_method("fork", force=True)
+        try:
+            super()._init_executor()
+        finally:
+            multiprocessing.set_start_method(method, force=True)
 
 
 class Extension:

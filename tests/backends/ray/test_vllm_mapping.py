@@ -242,7 +242,9 @@ def checked(**keys) -> None:
 def test_the_keys_name_the_engines():
     hints = get_type_hints(Samplers)
     assert set(get_args(hints["engine"])) == ENGINES.keys()
-    assert {mode for engine in ENGINES.values() for mode in engine.in_flight} | {""} == set(get_args(hints["in_flight"]))
+    assert {mode for engine in ENGINES.values() for mode in engine.in_flight} | {""} == set(
+        get_args(hints["in_flight"])
+    )
 
 
 @pytest.mark.parametrize("mode", ["recompute", "drain"])

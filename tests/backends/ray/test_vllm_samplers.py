@@ -76,7 +76,7 @@ class Shared(NamedTuple):
             kept = row[allowed].clone()
             row[:] = -torch.inf
             row[allowed] = kept
-        return logits.log_softmax(-1).gather(1, torch.from_numpy(sample.tokens)[:, None])[:, 0].numpy()
+        return logits.log_softmax(-1).gather(1, torch.tensor(sample.tokens)[:, None])[:, 0].numpy()
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +98,7 @@ def shared(cluster) -> Iterator[Shared]:
 @pytest.fixture
 async def sampler(shared: Shared) -> ReplicatedSampler:
     """Both replicas, with the first weights."""
+    set_mode(shared, MODES[0])
     begun = shared.packed()
     await asyncio.gather(*(actor.load.remote(begun, 0) for actor in shared.actors))
     return ReplicatedSampler(shared.actors, shared.cluster, max_context=TINY.max_context, patience_s=120)
@@ -282,9 +283,12 @@ def recorded(self: Any) -> Any:
 
 
 async def begun(shared: Shared, count: int) -> None:
-    """Waits until the first replica has drawn a token of each of so many requests."""
+    """Waits until the first replica has drawn a token of each of so many requests, or has them, where it does not look
+    at tokens one by one."""
     for _ in range(600):
-        if shared.in_actor(0, lambda self: sum(asked.begun for asked in self._asked.values())) >= count:
+        if count <= await shared.actors[0].__ray_call__.remote(
+            lambda self: sum(asked.begun or self._in_flight == "drain" for asked in self._asked.values())
+        ):
             return
         await asyncio.sleep(0.02)
     raise AssertionError("nothing is drawn")
