@@ -44,7 +44,7 @@ if installed_vllm() is None:
 
 ROOT = Path(__file__).parents[3]
 MODEL = Model(name="tiny:layers=2,hidden=64", dtype="fp32")
-TINY = Ray(max_context=512, memory_gb=0.05, samplers=Samplers(engine="vllm", replicas=2))
+TINY = Ray(max_context=512, memory_gb=0.05, max_batch=8, samplers=Samplers(engine="vllm", replicas=2))
 EXACT = 1e-4
 OFF = 1e-3  # what is off by as much was drawn by other weights
 MODES = ENGINES["vllm"].in_flight
@@ -209,7 +209,10 @@ async def test_samples_end_with_their_stop_or_are_cut(shared, sampler):
     assert stopped.tokens.tolist() == free.tokens.tolist()[:first]
     assert close(stopped.logprobs, free.logprobs[:first])
     text = shared.loaded.tokenizer.decode(free.tokens[10:13].tolist())
-    by_text = await sampler.sample(prompt(2), params(5, 40, stop_strings=(text,)))
+    drawn = sum([(await actor.stats.remote()).sampled_tokens for actor in shared.actors])
+    by_text = await sampler.sample(prompt(2), params(5, 350, stop_strings=(text,)))
+    await asyncio.sleep(0.5)
+    assert sum([(await actor.stats.remote()).sampled_tokens for actor in shared.actors]) - drawn < 200
     assert by_text.stop is Stop.END
     count = len(by_text.tokens)
     assert by_text.tokens.tolist() == free.tokens.tolist()[:count]
@@ -248,21 +251,51 @@ async def test_a_prefix_is_computed_once(shared, sampler):
 @pytest.mark.parametrize("mode", MODES)
 async def test_new_weights_answer_every_later_request_and_no_cached_token_is_of_the_old(shared, sampler, mode):
     set_mode(shared, mode)
-    begun = prompt(50, 300)
+    again = prompt(50, 300)
     weights = changed(shared.weights)
     for _ in range(2):
-        old = await shared.actors[0].sample.remote(begun, params(1, 32), 0)
-    assert close(old.logprobs, shared.logprobs(begun.tokens, old))
+        old = await shared.actors[0].sample.remote(again, params(1, 32), 0)
+    assert close(old.logprobs, shared.logprobs(again.tokens, old))
     await shared.actors[0].load.remote(shared.packed(weights), 1)
-    new = await shared.actors[0].sample.remote(begun, params(1, 32), 1)
+    new = await shared.actors[0].sample.remote(again, params(1, 32), 1)
     assert new.versions == (1, 1)
-    assert close(new.logprobs, shared.logprobs(begun.tokens, new, weights))
-    assert not close(new.logprobs, shared.logprobs(begun.tokens, new), OFF)
-    scores = await shared.actors[0].score.remote(begun, 1)
+    assert close(new.logprobs, shared.logprobs(again.tokens, new, weights))
+    assert not close(new.logprobs, shared.logprobs(again.tokens, new), OFF)
+    scores = await shared.actors[0].score.remote(again, 1)
     engine = TINY.open_sampler(TINY.load(MODEL, 3), MODEL, shared.stops)
     await engine.publish(iter(weights.items()), 1)
-    assert close(scores, await engine.score(begun))
+    assert close(scores, await engine.score(again))
     await engine.close()
+
+
+@pytest.mark.parametrize("mode", ["recompute", "keep"])
+async def test_a_request_that_has_no_token_yet_begins_again_with_the_new_weights(shared, sampler, mode):
+    """What it would read from the cache is of the old ones."""
+    set_mode(shared, mode)
+    weights, actor = changed(shared.weights), shared.actors[0]
+    waiting = [prompt(60 + n, 200) for n in range(6)]
+    await asyncio.gather(*(actor.sample.remote(one, params(1, 2), 0) for one in waiting))
+    running = [actor.sample.remote(prompt(n, 64), params(n, 300), 0) for n in range(TINY.max_batch)]
+    await begun(shared, TINY.max_batch)
+    later = [actor.sample.remote(one, params(1, 24), 0) for one in waiting]
+    scoring = [actor.score.remote(one, 0) for one in waiting[:2]]
+    for _ in range(100):
+        if await actor.__ray_call__.remote(lambda self: len(self._asked)) == TINY.max_batch + 8:
+            break
+    await actor.load.remote(shared.packed(weights), 1)
+    for one, sample in zip(waiting, await asyncio.gather(*later), strict=True):
+        assert sample.versions == (1, 1)
+        assert close(sample.logprobs, shared.logprobs(one.tokens, sample, weights))
+    assert {sample.versions for sample in await asyncio.gather(*running)} == {(0, 1)}
+    for one, scores in zip(waiting, await asyncio.gather(*scoring), strict=False):
+        assert close(scores, await actor.score.remote(one, 1))
+
+
+async def test_a_replica_without_the_weights_that_are_asked_for_says_so(shared, sampler):
+    for asked in (shared.actors[0].sample.remote(prompt(0), params(0), 1), shared.actors[0].score.remote(prompt(0), 1)):
+        with pytest.raises(shared.ray.exceptions.RayTaskError) as caught:
+            await asked
+        assert isinstance(caught.value.cause, StaleWeightsError)
 
 
 def record(self: Any) -> None:
@@ -398,8 +431,6 @@ async def test_what_is_killed_comes_back_with_the_newest_weights_and_changes_no_
         assert one.tokens.tolist() == other.tokens.tolist()
         assert one.versions == (1, 1)
     await until(lambda: not any(map(alive, [process, *below])))
-    with pytest.raises((StaleWeightsError, *sampler._lost, cluster.exceptions.RayTaskError)):
-        await shared.actors[0].sample.remote(prompt(0), params(0), 1)  # at best it has its first weights
     await until(lambda: victim.version == 1, 120)
     assert victim.failures == 1
     after = await asyncio.gather(*(victim.actor.sample.remote(prompt(n), params(n, 32), 1) for n in range(3)))
