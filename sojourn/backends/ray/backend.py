@@ -6,9 +6,9 @@ import math
 import os
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
-from sojourn.backends.ray.sampler_engines import ENGINES
+from sojourn.backends.ray.sampler_engines import ENGINES, Samplers
 from sojourn.backends.torch.backend import Torch
 from sojourn.config.fields import Range, Text
 from sojourn.protocols import EnvFamily, Opened, Renderer, RendererConfig, Trainer
@@ -22,32 +22,6 @@ if TYPE_CHECKING:
     from sojourn.models.spec import Critic, Model
 
 ADDRESS = Text(r"|auto|[^\s\0:]+:[0-9]+", "host:port, auto, or nothing")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Samplers:
-    """Configures the samplers: how many there are (`replicas`), and which part of a node each reserves: `cpus`, which
-    is also the number of its threads, and `gpus`.
-
-    `engine` is what samples: "sojourn", our own, or "vllm", an extra, which works on GPUs where there are `gpus`; it
-    divides a model among several of them. `in_flight` says what becomes of samples that run while new weights are
-    loaded: they go on with their cached keys and values computed anew ("recompute"; vllm alone, and its default), or
-    with the old ones ("keep"; the default of sojourn), or the weights wait for their end ("drain"; vllm alone).
-    """
-
-    engine: Literal["sojourn", "vllm"] = "sojourn"
-    replicas: Annotated[int, Range(1)] = 1
-    cpus: Annotated[float, Range(0)] = 1.0
-    gpus: Annotated[float, Range(0)] = 0.0
-    in_flight: Literal["", "recompute", "keep", "drain"] = ""  # "": as the engine does by default
-
-    def __post_init__(self) -> None:
-        able = ENGINES[self.engine].in_flight
-        if self.in_flight and self.in_flight not in able:
-            raise ValueError(
-                f"in_flight = '{self.in_flight}' with engine = '{self.engine}': expected "
-                f"{' or '.join(repr(one) for one in able)}: use one of these, or engine = 'vllm'"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +72,7 @@ class Ray(Torch):
         from sojourn.backends.ray.cluster import imported
 
         imported()
-        ENGINES[self.samplers.engine].check(self)
+        ENGINES[self.samplers.engine].check(self, self.samplers)
         super().check(model, critic)
 
     def slowdowns(self, model: Model) -> tuple[str, ...]:

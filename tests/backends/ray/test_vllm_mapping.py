@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from sojourn.backends.ray import vllm_mapping as mapping
-from sojourn.backends.ray.backend import Ray, Samplers
-from sojourn.backends.ray.sampler_engines import ENGINES
+from sojourn.backends.ray.backend import Ray
+from sojourn.backends.ray.sampler_engines import ENGINES, Samplers
 from sojourn.backends.ray.vllm_actor import Counts, in_memory
 from sojourn.backends.ray.vllm_mapping import CHOICES, Constraint, Drawn, Span, StopStrings
 from sojourn.backends.torch.sampler.request import Request

@@ -27,11 +27,12 @@ from sampler_requests import (
     wait_for_their_end,
 )
 
-from sojourn.backends.ray.backend import Ray, Samplers
+from sojourn.backends.ray.backend import Ray
 from sojourn.backends.ray.cluster import Cluster
+from sojourn.backends.ray.installed_vllm import installed_vllm
 from sojourn.backends.ray.packed_weights import pack
 from sojourn.backends.ray.sampler_actor import StaleWeightsError
-from sojourn.backends.ray.sampler_engines import ENGINES, installed_vllm
+from sojourn.backends.ray.sampler_engines import ENGINES, Samplers
 from sojourn.backends.ray.samplers import ReplicatedSampler
 from sojourn.backends.ray.vllm_mapping import Drawn
 from sojourn.errors import BudgetError, ModelError
