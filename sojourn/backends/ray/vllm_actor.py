@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -21,6 +21,7 @@ from sojourn.backends.ray.cluster import code_digest, prepare_actor
 from sojourn.backends.ray.installed_vllm import require_vllm
 from sojourn.backends.ray.sampler_actor import OpenedSampler, StaleWeightsError
 from sojourn.errors import InfrastructureError, ModelError
+from sojourn.threads import run_to_end
 from sojourn.types import FloatArray, Prompt, Sample, SamplingParams
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 BLOCK = 32  # tokens of a page of vLLM's cache on a CPU, where it would take 128
-MIN_BATCHED = 4096  # prompt tokens in a step on a CPU, where no prompt is read in pieces
+MIN_BATCHED = 2048  # prompt tokens in a step on a CPU, where no prompt is read in pieces
 SETTINGS = {  # variables that vLLM reads
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
@@ -135,22 +136,21 @@ class VLLMActor:
         while True:
             await self._ready.wait()
             asked = Asked()
-            async for output in self._outputs(asked, tokens.tolist(), given, whole=True):
-                if not asked.dropped:
-                    return _finite(output.prompt_logprobs.logprobs)
+            [output] = [one async for one in self._outputs(asked, tokens.tolist(), given, whole=True)]
+            if not asked.dropped:
+                return _finite(output.prompt_logprobs.logprobs)
 
     async def load(self, weights: PackedWeights, version: int) -> None:
         """Replaces the weights."""
         await self.open()
-        async with self._loading:
-            with in_memory(weights.data) as path:
-                self._ready.clear()
-                try:
-                    await self._replace({"path": path, "tensors": [list(one) for one in weights.tensors]}, version)
-                except Exception as error:  # the engine may hold parts of other weights
-                    _end(f"weights of version {version} could not be loaded", error)
-                finally:
-                    self._ready.set()
+        async with self._loading, in_memory(weights.data) as path:
+            self._ready.clear()
+            try:
+                await self._replace({"path": path, "tensors": [list(one) for one in weights.tensors]}, version)
+            except Exception as error:  # the engine may hold parts of other weights
+                _end(f"weights of version {version} could not be loaded", error)
+            finally:
+                self._ready.set()
 
     async def forget(self) -> None:
         self._caches += 1
@@ -161,13 +161,20 @@ class VLLMActor:
     # -- inside
 
     def _started(self, folder: Path) -> Any:
-        """Starts vLLM's engine, and loads the model in it."""
+        """Starts vLLM's engine, and loads the model in it. Raises `InfrastructureError` where that fails."""
         from vllm import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
         given = engine_arguments(self._backend, self._model, folder, self._facts.max_context, self._gpus, self._seed)
         counts: Any = self._counts.start
-        return AsyncLLM.from_engine_args(AsyncEngineArgs(**given), stat_loggers=[counts])
+        try:
+            return AsyncLLM.from_engine_args(AsyncEngineArgs(**given), stat_loggers=[counts])
+        except Exception as error:  # whatever vLLM raises
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            raise InfrastructureError(
+                f"vLLM did not start with model '{self._model.name}' ({reason}): see what it says in Ray's log folder "
+                "on that node, by default /tmp/ray/session_latest/logs, or set backend.samplers.engine = 'sojourn'"
+            ) from None
 
     def _require(self, version: int) -> None:
         if self._llm is None or self.version < version:
@@ -349,18 +356,22 @@ def facts_of(model: Model, folder: Path, max_context: int) -> ModelFacts:
     return ModelFacts(min(max_context, loading.max_context(config)), config.get_text_config().vocab_size, decode)
 
 
-@contextmanager
-def in_memory(data: NDArray[np.uint8]) -> Iterator[str]:
+@asynccontextmanager
+async def in_memory(data: NDArray[np.uint8]) -> AsyncIterator[str]:
     """Gives the path of a file in memory with these bytes, which other processes of this machine can open. It ends with
     this process, however that ends."""
     number = os.memfd_create("sojourn-weights")
     try:
-        left = data.data
-        while len(left):
-            left = left[os.write(number, left) :]
+        await run_to_end(_write, number, data)
         yield f"/proc/{os.getpid()}/fd/{number}"
     finally:
         os.close(number)
+
+
+def _write(number: int, data: NDArray[np.uint8]) -> None:
+    left = data.data
+    while len(left):
+        left = left[os.write(number, left) :]
 
 
 def _finite(logprobs: Any) -> FloatArray:

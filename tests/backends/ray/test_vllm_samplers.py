@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,14 +29,14 @@ from sampler_requests import (
 )
 
 from sojourn.backends.ray.backend import Ray
-from sojourn.backends.ray.cluster import Cluster
+from sojourn.backends.ray.cluster import Cluster, answers
 from sojourn.backends.ray.installed_vllm import installed_vllm
 from sojourn.backends.ray.packed_weights import pack
 from sojourn.backends.ray.sampler_actor import StaleWeightsError
 from sojourn.backends.ray.sampler_engines import ENGINES, Samplers
 from sojourn.backends.ray.samplers import ReplicatedSampler
 from sojourn.backends.ray.vllm_mapping import Drawn
-from sojourn.errors import BudgetError, ModelError
+from sojourn.errors import BudgetError, InfrastructureError, ModelError
 from sojourn.models.spec import Model
 from sojourn.render.auto import Auto
 from sojourn.types import IntArray, Prompt, Sample, Stop
@@ -439,6 +440,19 @@ async def test_what_is_killed_comes_back_with_the_newest_weights_and_changes_no_
     for number, sample in enumerate(after):
         assert sample.versions == (1, 1)
         assert close(sample.logprobs, shared.logprobs(prompt(number).tokens, sample, weights))
+
+
+async def test_a_model_that_vllm_cannot_load_is_told_in_one_sentence(cluster, shared):
+    made = ENGINES["vllm"].actor(TINY.samplers)
+    needs = replace(TINY.needs["samplers"], count=1)
+    without_room = replace(TINY, memory_gb=1e-6)
+    actor = shared.cluster.actor(made.kind, needs, -1, without_room, MODEL, 3, shared.stops, *made.arguments)
+    process = pid(cluster, actor)
+    with pytest.raises(InfrastructureError, match=r"^vLLM did not start with model 'tiny:layers=2,hidden=64' \("):
+        answers({"sampler 0": actor.open.remote()})
+    below = descendants(process)
+    cluster.kill(actor)
+    await until(lambda: not any(map(alive, [process, *below])))
 
 
 RECIPE = """
