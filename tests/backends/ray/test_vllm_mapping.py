@@ -130,7 +130,7 @@ async def test_what_follows_a_stop_string_is_left_out():
     watch = StopStrings.of(strings, letters)
     assert watch is not None
     assert [watch(tokens[:count], 1) for count in range(1, 6)] == [False, False, False, True, True]
-    assert watch(tokens, 2)  # two at once
+    assert watch(tokens * 2 + [ord("a")] * 9, 12)  # twelve at once
     assert StopStrings.of((), letters) is None
     sample = sample_of(asked(SamplingParams(9, stop_strings=strings)), drawn(*tokens))
     assert sample is not None
