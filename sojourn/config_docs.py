@@ -18,7 +18,8 @@ from enum import Enum
 from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple, Union
 
-from sojourn.backends.ray.backend import EnvWorkers, Samplers, TrainerRanks
+from sojourn.backends.ray.backend import EnvWorkers, TrainerRanks
+from sojourn.backends.ray.sampler_engines import Samplers
 from sojourn.batch.weigh import Aggregate
 from sojourn.config.components import COMPONENTS
 from sojourn.config.fields import Kind, Range, Text

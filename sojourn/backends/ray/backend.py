@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
+from sojourn.backends.ray.sampler_engines import ENGINES, Samplers
 from sojourn.backends.torch.backend import Torch
 from sojourn.config.fields import Range, Text
 from sojourn.protocols import EnvFamily, Opened, Renderer, RendererConfig, Trainer
@@ -21,16 +22,6 @@ if TYPE_CHECKING:
     from sojourn.models.spec import Critic, Model
 
 ADDRESS = Text(r"|auto|[^\s\0:]+:[0-9]+", "host:port, auto, or nothing")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Samplers:
-    """Configures the samplers: how many there are (`replicas`), and which part of a node each reserves: `cpus`, which
-    is also the number of its threads, and `gpus`."""
-
-    replicas: Annotated[int, Range(1)] = 1
-    cpus: Annotated[float, Range(0)] = 1.0
-    gpus: Annotated[float, Range(0)] = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,22 +68,24 @@ class Ray(Torch):
     patience_s: Annotated[float, Range(above=0, below=math.inf)] = 300.0
 
     def check(self, model: Model, critic: Critic | None = None) -> None:
-        """Raises where Ray is not installed, too."""
+        """Raises where Ray or the samplers' engine is not installed, too."""
         from sojourn.backends.ray.cluster import imported
 
         imported()
+        ENGINES[self.samplers.engine].check(self, self.samplers)
         super().check(model, critic)
 
     def slowdowns(self, model: Model) -> tuple[str, ...]:
-        """Returns a sentence, too, where more is started on this machine than it has cores for."""
+        """Returns a sentence, too, where more is started on this machine than it has cores for, and where the samplers'
+        engine is the slower one."""
         cpus, cores = sum(one.count * one.cpus for one in self.needs.values()), os.cpu_count() or 1
-        if self.address or cpus <= cores:
-            return super().slowdowns(model)
-        shared = (
-            f"backend 'ray' starts processes that are to have {cpus:g} processors on this machine, which has {cores}: "
-            "each is slower than it could be: lower the counts, or give backend.address a cluster"
-        )
-        return (shared, *super().slowdowns(model))
+        found = ENGINES[self.samplers.engine].slowdowns(self.samplers)
+        if not self.address and cpus > cores:
+            found += (
+                f"backend 'ray' starts processes that are to have {cpus:g} processors on this machine, which has "
+                f"{cores}: each is slower than it could be: lower the counts, or give backend.address a cluster",
+            )
+        return (*found, *super().slowdowns(model))
 
     def plan(self, model: Model, critic: Critic | None = None) -> list[str]:
         """Returns what the run takes (`HasPlan`)."""
@@ -122,17 +115,14 @@ class Ray(Torch):
         critic: Critic | None = None,
     ) -> Opened:
         from sojourn.backends.ray.cluster import Cluster, answers, require_same_code
-        from sojourn.backends.ray.sampler_actor import SamplerActor
         from sojourn.backends.ray.samplers import ReplicatedSampler
         from sojourn.backends.ray.trainer import RayTrainer
 
-        needs = self.needs
-        cluster = Cluster.join(self.address, list(needs.values())).hold()
+        cluster = Cluster.join(self.address, list(self.needs.values())).hold()
         ranks = None
         try:
             bound = self._bound(model, renderer)
-            given = (self._plain, model, seed, tuple(bound.stops))
-            actors = [cluster.actor(SamplerActor, needs["samplers"], n, *given) for n in range(self.samplers.replicas)]
+            actors = self._samplers(cluster, model, seed, tuple(bound.stops))
             opening = [actor.open.remote() for actor in actors]
             ranks = self._ranks(cluster, model, seed, critic)
             said = answers({f"sampler {n}": opened for n, opened in enumerate(opening)})
@@ -188,6 +178,11 @@ class Ray(Torch):
             loading.ensure_folder(source)
         tokenizer: Any = loading.tokenizer(model.name, model.revision)
         return renderer.bind(tokenizer, loading.template_of(tokenizer))
+
+    def _samplers(self, cluster: Cluster, model: Model, seed: int, stops: tuple[int, ...]) -> list[Any]:
+        needs, actor = self.needs["samplers"], ENGINES[self.samplers.engine].actor(self.samplers)
+        given = (self._plain, model, seed, stops, *actor.arguments)
+        return [cluster.actor(actor.kind, needs, n, *given) for n in range(needs.count)]
 
     def _ranks(self, cluster: Cluster, model: Model, seed: int, critic: Critic | None) -> Ranks:
         from sojourn.backends.ray.ranks import Ranks

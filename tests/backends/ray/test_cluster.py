@@ -12,9 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from sampler_requests import processes_of, wait_for_their_end
 
-from sojourn.backends.ray.backend import Ray, Samplers
+from sojourn.backends.ray.backend import Ray
 from sojourn.backends.ray.cluster import Cluster, Needs, _require_answer, _start, code_digest, require_same_code
+from sojourn.backends.ray.sampler_engines import Samplers
 from sojourn.config.registry import build
 from sojourn.errors import ConfigError, MissingExtraError
 from sojourn.models.spec import Model
@@ -142,19 +144,6 @@ def test_samplers_of_a_part_of_a_core_have_a_place(cluster):
     held.release()
 
 
-def processes_of(folder: str) -> list[int]:
-    """Returns the processes that were started with a folder for Ray's files, which its processes inherit."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if folder.encode() in (entry / "environ").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return found
-
-
 def test_a_driver_that_is_killed_leaves_nothing_running(tmp_path):
     (tmp_path / "recipe.toml").write_text(RECIPE)
     own = tempfile.mkdtemp(dir="/tmp")  # Ray's sockets need a short path
@@ -169,7 +158,4 @@ def test_a_driver_that_is_killed_leaves_nothing_running(tmp_path):
             time.sleep(0.2)
         assert len(processes_of(own)) > 3
         driver.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 180
-    while left := processes_of(own):
-        assert time.monotonic() < deadline, [(Path("/proc") / str(one) / "cmdline").read_text() for one in left]
-        time.sleep(0.5)
+    wait_for_their_end(own)

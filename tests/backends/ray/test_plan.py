@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from sojourn.backends.ray.backend import EnvWorkers, Ray, Samplers, TrainerRanks
+from sojourn.backends.ray.backend import EnvWorkers, Ray, TrainerRanks
 from sojourn.backends.ray.plan import size_of
+from sojourn.backends.ray.sampler_engines import Samplers
 from sojourn.backends.torch.models import loading
 from sojourn.models.spec import Lora, Model
 

@@ -4,28 +4,29 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from sampler_requests import a_moment, changed, params, pid, prompt, same, sampled, until
 
-from sojourn.backends.ray.backend import Ray, Samplers
+from sojourn.backends.ray.backend import Ray
 from sojourn.backends.ray.cluster import Cluster
 from sojourn.backends.ray.packed_weights import PackedWeights, pack
 from sojourn.backends.ray.sampler_actor import SamplerActor, StaleWeightsError
+from sojourn.backends.ray.sampler_engines import Samplers
 from sojourn.backends.ray.samplers import BLOCK, ReplicatedSampler
 from sojourn.errors import BudgetError, InfrastructureError
 from sojourn.models.spec import Model
 from sojourn.protocols import Opened
 from sojourn.render.auto import Auto
-from sojourn.types import Prompt, Sample, SamplingParams
+from sojourn.types import Prompt, Sample
 
 MODEL = Model(name="tiny:layers=1,hidden=64", dtype="fp32")
 TINY = Ray(max_context=512, memory_gb=0.05, samplers=Samplers(replicas=2), patience_s=60)
-SEEDS = range(12)
 
 
 @asynccontextmanager
@@ -79,48 +80,6 @@ async def alone(shared: Shared, weights: Mapping[str, Any] | None = None) -> lis
         return await sampled(engine)
     finally:
         await engine.close()
-
-
-def changed(weights: Mapping[str, Any], by: float = 0.05) -> dict[str, Any]:
-    """Returns other weights."""
-    return {name: w + by * (w * 0 + 1).flatten().cumsum(0).sin().view(w.shape) for name, w in weights.items()}
-
-
-def prompt(number: int, length: int = 2 * BLOCK + 5) -> Prompt:
-    return Prompt(np.random.default_rng(number).integers(20, 120, length))
-
-
-def params(seed: int, tokens: int = 16) -> SamplingParams:
-    return SamplingParams(max_tokens=tokens, seed=seed)
-
-
-async def sampled(sampler: Any, count: int = len(SEEDS), tokens: int = 16) -> list[Sample]:
-    """Returns samples of several prompts, of two seeds each, all asked for at once."""
-    return await asyncio.gather(*(sampler.sample(prompt(n // 2), params(n, tokens)) for n in range(count)))
-
-
-def same(one: list[Sample], other: list[Sample]) -> bool:
-    return all(
-        np.array_equal(a.tokens, b.tokens) and np.array_equal(a.logprobs, b.logprobs)
-        for a, b in zip(one, other, strict=True)
-    )
-
-
-def pid(ray: Any, actor: Any) -> int:
-    return ray.get(actor.__ray_call__.remote(lambda self: os.getpid()))
-
-
-async def a_moment() -> None:
-    """Lets requests that were made be sent, and no answer come."""
-    for _ in range(5):
-        await asyncio.sleep(0)
-
-
-async def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.05)
 
 
 async def test_samples_are_those_of_one_engine(shared, sampler):

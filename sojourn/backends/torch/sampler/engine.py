@@ -22,13 +22,14 @@ import numpy as np
 from sojourn.backends.torch.kernels.cache import PAGE
 from sojourn.backends.torch.sampler.attention import Piece
 from sojourn.backends.torch.sampler.decoders import Weights
+from sojourn.backends.torch.sampler.limits import checked_tokens, require_ids, require_room, require_scorable
 from sojourn.backends.torch.sampler.model_runner import ModelRunner, Outcome, ScheduledPiece
 from sojourn.backends.torch.sampler.prefix_cache import Copy, Wait
 from sojourn.backends.torch.sampler.request import Decode, Request
 from sojourn.backends.torch.sampler.sampling import Choices
-from sojourn.errors import BudgetError, InfrastructureError, ModelError
+from sojourn.errors import InfrastructureError, ModelError
 from sojourn.timeline import Timeline
-from sojourn.types import FloatArray, IntArray, Prompt, Sample, SamplingParams
+from sojourn.types import FloatArray, Prompt, Sample, SamplingParams
 
 QUIET_PASSES = 16  # passes of the event loop without a new request, after which it counts as settled
 MAX_PASSES = 2000  # passes after which a step begins in any case
@@ -131,19 +132,13 @@ class Engine:
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
         """Samples a continuation of the prompt. Raises `BudgetError` where prompt and `max_tokens` exceed
         `max_context`, `InfrastructureError` where the model fails."""
-        tokens = self._checked(prompt)
-        if params.max_tokens < 1:
-            raise BudgetError(f"max_tokens = {params.max_tokens}: expected room for at least one token to sample")
-        if len(tokens) + params.max_tokens > self.max_context:
-            raise BudgetError(
-                f"a prompt of {len(tokens)} tokens and {params.max_tokens} to sample exceed the {self.max_context} "
-                "of a context: shorten the prompt, lower max_tokens or raise max_context"
-            )
+        tokens = checked_tokens(prompt, self._runner.vocab_size)
+        require_room(tokens, params, self.max_context)
         if params.stop_strings and self._decode is None:
             raise ModelError(f"stop_strings {params.stop_strings}: this engine was given no `decode`: use stop_tokens")
         choices = Choices(params.choices, tuple(self._stops)) if params.choices else None
         if choices is not None:
-            self._check_ids(np.array(choices.ids, dtype=np.int64))
+            require_ids(np.array(choices.ids, dtype=np.int64), self._runner.vocab_size)
         request = Request(tokens, asyncio.get_running_loop().create_future(), params, choices)
         request.restart(self.version)
         if (stop := request.stop(self._stops, self._decode)) is not None:
@@ -152,9 +147,8 @@ class Engine:
 
     async def score(self, prompt: Prompt) -> FloatArray:
         """Returns the log-probability of every token of the prompt but the first, given those before it: (P - 1,)."""
-        tokens = self._checked(prompt)
-        if len(tokens) > self.max_context:
-            raise BudgetError(f"a prompt of {len(tokens)} tokens exceeds the {self.max_context} of a context")
+        tokens = checked_tokens(prompt, self._runner.vocab_size)
+        require_scorable(tokens, self.max_context)
         if len(tokens) == 1:
             return np.zeros(0, dtype=np.float32)
         return await self._submit(Request(tokens, asyncio.get_running_loop().create_future()))
@@ -201,22 +195,6 @@ class Engine:
         return self._reported.metrics(before)
 
     # -- on the event loop: which requests take part in a step
-
-    def _checked(self, prompt: Prompt) -> IntArray:
-        if prompt.images:
-            raise ModelError(f"a prompt has {len(prompt.images)} images: expected text only: this engine reads none")
-        tokens = np.asarray(prompt.tokens, dtype=np.int64)
-        if not len(tokens):
-            raise ModelError("an empty prompt: expected at least one token to go on from")
-        self._check_ids(tokens)
-        return tokens
-
-    def _check_ids(self, tokens: IntArray) -> None:
-        if tokens.view(np.uint64).max(initial=0) >= self._runner.vocab_size:  # where negative ones are the greatest
-            raise ModelError(
-                f"token ids from {tokens.min()} to {tokens.max()}: expected 0 to {self._runner.vocab_size - 1}: "
-                "the tokenizer is not this model's"
-            )
 
     async def _submit(self, request: Request) -> Any:
         self._waiting.append(request)

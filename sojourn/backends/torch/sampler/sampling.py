@@ -193,6 +193,11 @@ class Choices:
         """Returns whether the tokens so far are a choice, and not a prefix of a longer one."""
         return self._ends and self._first == self._last
 
+    @property
+    def decided(self) -> bool:
+        """Returns whether all tokens that may still come are known: no choice is left, or only one."""
+        return self._last - self._first + self._ends <= 1
+
     def allowed(self) -> IntArray:
         """Returns the ids that may come next, ascending."""
         ids = set(self._stops) if self._ends else set()
