@@ -148,7 +148,6 @@ def test_a_driver_that_is_killed_leaves_nothing_running(tmp_path):
     (tmp_path / "recipe.toml").write_text(RECIPE)
     own = tempfile.mkdtemp(dir="/tmp")  # Ray's sockets need a short path
     environment = {**os.environ, "RAY_TMPDIR": own, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
-    environment["RAY_gcs_rpc_server_reconnect_timeout_s"] = "5"  # for which Ray's agents outlive all others, by 60 else
     command = [sys.executable, "-m", "sojourn", "train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "run")]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment) as driver:
         metrics, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 240
