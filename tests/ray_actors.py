@@ -13,6 +13,8 @@ from sojourn.backends.ray.cluster import SETTINGS
 from sojourn.backends.ray.env_worker import EnvWorker
 from sojourn.backends.ray.trainer_rank import TrainerRank
 
+VARIABLES = {**SETTINGS, "RAY_AUTH_MODE": "disabled", "RAY_memory_monitor_refresh_ms": "0"}  # of Ray, in tests
+
 
 @contextmanager
 def started(cpus: int) -> Iterator[Any]:
@@ -20,7 +22,7 @@ def started(cpus: int) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    os.environ |= {**SETTINGS, "RAY_AUTH_MODE": "disabled", "RAY_memory_monitor_refresh_ms": "0"}
+    os.environ |= VARIABLES
     ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False)
     yield ray
     ray.shutdown()

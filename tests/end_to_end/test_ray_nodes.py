@@ -13,6 +13,7 @@ import pytest
 from test_ray_run import RAY, RECIPE, assert_same, train
 
 import sojourn
+from sojourn.backends.ray.cluster import SLOW_START
 
 NODE = {"num_cpus": 2, "object_store_memory": 100_000_000}
 HEAD = {**NODE, "num_cpus": 1, "include_dashboard": False}
@@ -23,7 +24,7 @@ def add(nodes: Any, attempts: int = 3) -> Any:
     try:
         return nodes.add_node(**NODE)
     except Exception as error:
-        if attempts == 1 or "timed out during startup" not in str(error):
+        if attempts == 1 or SLOW_START not in str(error):
             raise
         return add(nodes, attempts - 1)
 
@@ -55,12 +56,13 @@ async def lose_a_node(folder: Path) -> None:
 
 def test_a_node_that_is_killed_changes_nothing(tmp_path):
     pytest.importorskip("ray")
+    from ray_actors import VARIABLES
+
     (tmp_path / "recipe.toml").write_text(RECIPE)
     plain = sojourn.train(tmp_path / "recipe.toml", out=tmp_path / "plain", progress=False).path
     own = tempfile.mkdtemp(dir="/tmp")  # Ray's sockets need a short path
     paths = os.pathsep.join(path for path in sys.path if path)
-    environment = {**os.environ, "RAY_TMPDIR": own, "PYTHONPATH": paths, "RAY_AUTH_MODE": "disabled"}
-    environment |= {"RAY_memory_monitor_refresh_ms": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = {**os.environ, **VARIABLES, "RAY_TMPDIR": own, "PYTHONPATH": paths}
     code = f"""
 import asyncio
 from pathlib import Path

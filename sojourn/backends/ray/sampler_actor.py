@@ -18,6 +18,13 @@ class StaleWeightsError(Exception):
     """A replica has older weights than a request asks for: it was started anew."""
 
 
+def require_version(own: int | None, asked: int) -> None:
+    """Raises where the weights of a replica, which may have none yet, are older than those that are asked for."""
+    if own is None or own < asked:
+        has = "no weights" if own is None else f"weights of version {own}"
+        raise StaleWeightsError(f"it has {has}, but {asked} is asked for")
+
+
 class OpenedSampler(NamedTuple):
     """Holds what a replica says of itself."""
 
@@ -62,7 +69,6 @@ class SamplerActor:
         return self._of(0).stats()
 
     def _of(self, version: int) -> Engine:
-        if self._engine is None or self._engine.version < version:
-            own = "no weights" if self._engine is None else f"weights of version {self._engine.version}"
-            raise StaleWeightsError(f"it has {own}, but {version} is asked for")
+        require_version(None if self._engine is None else self._engine.version, version)
+        assert self._engine is not None, "it has a version"
         return self._engine

@@ -75,7 +75,7 @@ class Replica:
 
 
 class Answer(NamedTuple):
-    """Holds what a replica answered, and the version of its weights when it was asked."""
+    """Holds what a replica answered, the version of its weights when it was asked, and how long it took."""
 
     value: Any
     replica: Replica
@@ -353,8 +353,7 @@ class ReplicatedSampler:
 
 def _is_loss_of_object(error: Exception) -> bool:
     """Returns whether Ray no longer has an object that an actor was given."""
-    lost = imported().exceptions.ObjectLostError
-    return isinstance(error, lost) or isinstance(getattr(error, "cause", None), lost)
+    return isinstance(getattr(error, "cause", None), imported().exceptions.ObjectLostError)
 
 
 def _block_keys(tokens: IntArray, known: Sequence[bytes] = ()) -> list[bytes]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sojourn.backends.ray import vllm_mapping as mapping
 from sojourn.backends.ray.cluster import code_digest, prepare_actor
 from sojourn.backends.ray.installed_vllm import require_vllm
-from sojourn.backends.ray.sampler_actor import OpenedSampler, StaleWeightsError
+from sojourn.backends.ray.sampler_actor import OpenedSampler, require_version
 from sojourn.backends.ray.vllm_start import SETTINGS, ModelFacts, engine_arguments, facts_of, folder_of
 from sojourn.errors import InfrastructureError, ModelError
 from sojourn.threads import run_to_end
@@ -79,9 +79,8 @@ class VLLMActor:
         return OpenedSampler(self._facts.max_context, code_digest())
 
     async def sample(self, prompt: Prompt, params: SamplingParams, version: int) -> Sample:
-        from sojourn.backends.torch.sampler.limits import checked_tokens, require_ids, require_room
+        from sojourn.backends.torch.sampler.limits import checked_choices, checked_tokens, require_room
         from sojourn.backends.torch.sampler.request import Request
-        from sojourn.backends.torch.sampler.sampling import Choices
 
         self._require(version)
         tokens = checked_tokens(prompt, self._facts.vocab_size)
@@ -90,9 +89,7 @@ class VLLMActor:
         if params.stop_strings and self._facts.decode is None:
             raise ModelError(f"stop_strings {params.stop_strings}: the model has no tokenizer: use stop_tokens")
         while True:
-            choices = Choices(params.choices, tuple(self._stops)) if params.choices else None
-            if choices is not None:
-                require_ids(np.array(choices.ids, dtype=np.int64), self._facts.vocab_size)
+            choices = checked_choices(params, self._stops, self._facts.vocab_size)
             await self._ready.wait()
             request = Request(tokens, asyncio.get_running_loop().create_future(), params, choices)
             request.restart(self.version)
@@ -159,9 +156,7 @@ class VLLMActor:
             ) from None
 
     def _require(self, version: int) -> None:
-        if self._llm is None or self.version < version:
-            own = "no weights" if self._llm is None else f"weights of version {self.version}"
-            raise StaleWeightsError(f"it has {own}, but {version} is asked for")
+        require_version(None if self._llm is None else self.version, version)
 
     async def _drawn(self, request: Request) -> list[mapping.Drawn] | None:
         """Returns what vLLM draws; None where the request is to be asked again."""

@@ -29,7 +29,7 @@ SETTINGS = {  # variables that vLLM reads
 
 
 class ModelFacts(NamedTuple):
-    """What the actor knows of the model whose weights are vLLM's."""
+    """Holds what the actor knows of the model whose weights are vLLM's."""
 
     max_context: int
     vocab_size: int

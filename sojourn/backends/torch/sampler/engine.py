@@ -22,11 +22,10 @@ import numpy as np
 from sojourn.backends.torch.kernels.cache import PAGE
 from sojourn.backends.torch.sampler.attention import Piece
 from sojourn.backends.torch.sampler.decoders import Weights
-from sojourn.backends.torch.sampler.limits import checked_tokens, require_ids, require_room, require_scorable
+from sojourn.backends.torch.sampler.limits import checked_choices, checked_tokens, require_room, require_scorable
 from sojourn.backends.torch.sampler.model_runner import ModelRunner, Outcome, ScheduledPiece
 from sojourn.backends.torch.sampler.prefix_cache import Copy, Wait
 from sojourn.backends.torch.sampler.request import Decode, Request
-from sojourn.backends.torch.sampler.sampling import Choices
 from sojourn.errors import InfrastructureError, ModelError
 from sojourn.timeline import Timeline
 from sojourn.types import FloatArray, Prompt, Sample, SamplingParams
@@ -136,9 +135,7 @@ class Engine:
         require_room(tokens, params, self.max_context)
         if params.stop_strings and self._decode is None:
             raise ModelError(f"stop_strings {params.stop_strings}: this engine was given no `decode`: use stop_tokens")
-        choices = Choices(params.choices, tuple(self._stops)) if params.choices else None
-        if choices is not None:
-            require_ids(np.array(choices.ids, dtype=np.int64), self._runner.vocab_size)
+        choices = checked_choices(params, self._stops, self._runner.vocab_size)
         request = Request(tokens, asyncio.get_running_loop().create_future(), params, choices)
         request.restart(self.version)
         if (stop := request.stop(self._stops, self._decode)) is not None:

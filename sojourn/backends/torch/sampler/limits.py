@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
+from sojourn.backends.torch.sampler.sampling import Choices
 from sojourn.errors import BudgetError, ModelError
 from sojourn.types import IntArray, Prompt, SamplingParams
 
@@ -17,6 +20,16 @@ def checked_tokens(prompt: Prompt, vocab_size: int) -> IntArray:
         raise ModelError("an empty prompt: expected at least one token to go on from")
     require_ids(tokens, vocab_size)
     return tokens
+
+
+def checked_choices(params: SamplingParams, stops: Iterable[int], vocab_size: int) -> Choices | None:
+    """Returns the choices that a sample has, none of which is made yet; None where it has none. Raises `ModelError`
+    where one has an unknown token."""
+    if not params.choices:
+        return None
+    choices = Choices(params.choices, tuple(stops))
+    require_ids(np.array(choices.ids, dtype=np.int64), vocab_size)
+    return choices
 
 
 def require_ids(tokens: IntArray, vocab_size: int) -> None:
