@@ -31,7 +31,7 @@ class _Work:
 
 
 class PlayThread:
-    """A thread that makes calls one after the other. It ends after `end`, or when nobody holds this object any more."""
+    """A thread that makes calls one after the other. It ends after `close`, or when nobody holds it any more."""
 
     def __init__(self, name: str) -> None:
         self._queue: SimpleQueue[_Work | None] = SimpleQueue()
@@ -56,28 +56,19 @@ class PlayThread:
     async def call(self, call: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
         """Makes a call, and lets the event loop go on where it takes longer than `FAST_S`. A cancelled call is not
         waited for."""
-        result = self._submit(call, *arguments, **named)
-        with suppress(TimeoutError):
-            result.exception(FAST_S)
-        if not result.done():
-            return await asyncio.wrap_future(result)
-        error = result.exception()
-        try:
-            if error is not None:
-                raise error  # `result()` would add two frames to its traceback
-            return result.result()
-        finally:
-            del error  # whose traceback would keep this frame, and with it the error
+        return await _outcome(self._submit(call, *arguments, **named))
 
-    def end(self, last: Callable[[], Any] | None = None) -> None:
-        """Ends the thread, after a `last` call. A call that still runs is stopped where it can be: in Python code, not
-        within a function of a library that is written in C."""
+    async def close(self, last: Callable[[], Any] | None) -> Any:
+        """Ends the thread after a `last` call, which runs to its end even where the caller is cancelled; returns its
+        result. A call that still runs is stopped where it can be, and then nothing is waited for: Python code can be
+        stopped, a function of a library that is written in C cannot."""
         running = self.busy
-        if last is not None:
-            self._submit(last)
+        result = self._submit(last) if last is not None else None
         self._ending()
         if running and self._thread.ident is not None:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread.ident), ctypes.py_object(Stopped))
+        elif result is not None:
+            return await _outcome(result, shielded=True)
 
     def _submit(self, call: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
         self._last = result = Future[Any]()
@@ -88,6 +79,23 @@ class PlayThread:
         else:  # the thread has ended
             _make(work)
         return result
+
+
+async def _outcome(result: Future[Any], shielded: bool = False) -> Any:
+    """Returns the result of a call, for which the event loop waits at most `FAST_S` where it stands. A call that is not
+    `shielded` and has not begun is dropped where the caller is cancelled."""
+    with suppress(TimeoutError):
+        result.exception(FAST_S)
+    if not result.done():
+        waiting = asyncio.wrap_future(result)
+        return await (asyncio.shield(waiting) if shielded else waiting)
+    error = result.exception()
+    try:
+        if error is not None:
+            raise error  # `result()` would add two frames to its traceback
+        return result.result()
+    finally:
+        del error  # whose traceback would keep this frame, and with it the error
 
 
 def _serve(queue: SimpleQueue[_Work | None]) -> None:

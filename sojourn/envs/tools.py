@@ -266,15 +266,10 @@ class ToolsEnv:
             return
         self.closed = True
         close = self.game.close if offers(self.game, ReleasesResources) else None
-        if self.thread is not None and self.thread.busy:
-            self.thread.end(close)
-            return
-        try:
-            if close is not None:
-                await self._ask(close)
-        finally:
-            if self.thread is not None:
-                self.thread.end()
+        if self.thread is not None:
+            await settled(await self.thread.close(close))
+        elif close is not None:
+            await settled(close())
 
     async def _ask(self, method: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
         """Returns the result of a method, which may be a coroutine where there is no thread."""

@@ -6,7 +6,6 @@ Nothing is written to the original run. One checkpoint's model is loaded at a ti
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import secrets
 import threading
 import time
@@ -81,7 +80,7 @@ class Rerun:
     saved_folder: Path | None = None  # the run folder into which it was saved
     saved_id: str = ""  # its episode's id there
     person: PagePlayer | None = None
-    task: concurrent.futures.Future[None] | None = None
+    task: asyncio.Task[None] | None = None  # in the thread of all re-runs
     state_changed: threading.Condition = field(default_factory=threading.Condition)
 
     @property
@@ -127,7 +126,7 @@ class Reruns:
             for old in [one for one in self.reruns.values() if one.over][: max(0, len(self.reruns) - MAX_FINISHED)]:
                 del self.reruns[old.id]
             self.reruns[rerun.id] = rerun
-        rerun.task = asyncio.run_coroutine_threadsafe(self._run(rerun), self._event_loop())
+        self._event_loop().call_soon_threadsafe(self._begin, rerun)
         return rerun
 
     def get(self, name: str) -> Rerun:
@@ -151,13 +150,13 @@ class Reruns:
 
     def end(self, rerun: Rerun) -> None:
         """Stops a re-run; `wait_until_settled` then waits until it is over."""
-        if rerun.task is None or rerun.over:
+        if rerun.over:
             return
         with rerun.state_changed:
             if rerun.state is State.WAITING_FOR_ACTION:
                 rerun.observed = None
                 rerun.set_state(State.PLAYING)
-        rerun.task.cancel()
+        self._event_loop().call_soon_threadsafe(_cancel, rerun)
 
     async def wait_until_settled(self, rerun: Rerun, wait_s: float) -> None:
         """Waits until a re-run is over or needs an action, for at most `wait_s` seconds."""
@@ -183,10 +182,10 @@ class Reruns:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
     async def _close(self) -> None:
-        tasks = [task for task in asyncio.all_tasks() if task.get_name().startswith("rerun ")]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        reruns = list(self.reruns.values())
+        for rerun in reruns:
+            _cancel(rerun)
+        await asyncio.gather(*(rerun.task for rerun in reruns if rerun.task is not None), return_exceptions=True)
         await self._model.close()
 
     def _event_loop(self) -> asyncio.AbstractEventLoop:
@@ -197,17 +196,16 @@ class Reruns:
                 self._thread.start()
             return self._loop
 
+    def _begin(self, rerun: Rerun) -> None:
+        rerun.task = asyncio.create_task(self._run(rerun), name=f"rerun {rerun.id}")
+        # a task that is cancelled before its first step runs nothing of `_run`
+        rerun.task.add_done_callback(lambda task: rerun.set_state(State.ENDED) if task.cancelled() else None)
+
     async def _run(self, rerun: Rerun) -> None:
         """Plays a re-run; this is the only place that turns what it raises into a sentence on its page."""
-        current = asyncio.current_task()
-        assert current is not None
-        current.set_name(f"rerun {rerun.id}")
         try:
             async with AsyncExitStack() as stack:
                 await self._play(rerun, stack)
-        except asyncio.CancelledError:
-            rerun.set_state(State.ENDED)
-            raise
         except (Exception, SystemExit) as error:
             rerun.problem = cause(error)
             rerun.set_state(State.FAILED)
@@ -252,6 +250,12 @@ class Reruns:
             name=before.agent, renderer=loaded.renderer, sampler=replay_sampler, params=params, max_context=1
         )
         return loaded.recipe.agent.seat(loaded.context(context, sampler=replay_sampler))
+
+
+def _cancel(rerun: Rerun) -> None:
+    """Cancels the task of a re-run once: a second time would cancel the end of its world."""
+    if rerun.task is not None and not rerun.task.cancelling():
+        rerun.task.cancel()
 
 
 def _limits(run: RunFolder, recorded_turns: int) -> Limits:

@@ -184,6 +184,24 @@ async def test_close_does_not_wait_for_a_tool_that_runs():
     await until(lambda: Waits.closed == ["here"])
 
 
+async def test_a_close_whose_caller_is_cancelled_runs_to_its_end():
+    class ClosesLate(Waits):
+        def close(self) -> None:
+            Waits.begun.set()
+            Waits.go.wait()
+            super().close()
+
+    env = await started(ClosesLate)
+    closing = asyncio.ensure_future(env.close())
+    await until(Waits.begun.is_set)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    Waits.go.set()
+    await until(lambda: Waits.closed == ["here"])
+    await until(lambda: not any(thread.ident == env.game.thread for thread in threading.enumerate()))
+
+
 async def test_a_closed_play_can_be_asked_still():
     env = await started(Waits)
     await env.close()

@@ -11,6 +11,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -59,6 +61,7 @@ class Closing(Sums):
         return super().goal()
 
     def close(self) -> None:
+        time.sleep(0.05)  # so long that the event loop goes on
         OPEN.remove("world")
 
 
@@ -344,6 +347,21 @@ def test_a_stopped_rerun_waits_for_no_action(browser: Browser) -> None:
     assert rerun.state is State.WAITING_FOR_ACTION
     browser.reruns.end(rerun)
     assert rerun.state is not State.WAITING_FOR_ACTION
+
+
+def test_a_rerun_that_is_stopped_before_it_begins_is_over(browser: Browser, monkeypatch) -> None:
+    """The event loop of all re-runs may be busy, as when another one loads a model."""
+    monkeypatch.setattr("sojourn.view.pages.rerun.WORLD_WAIT_S", 0.0)
+    free = threading.Event()
+    browser.reruns._event_loop().call_soon_threadsafe(free.wait)
+    rerun = browser.rerun(browser.begin("closing", 1))
+    assert rerun.state is State.WAITING
+    browser.reruns.end(rerun)
+    free.set()
+    with rerun.state_changed:
+        assert rerun.state_changed.wait_for(lambda: rerun.over, 100)
+    assert rerun.state is State.ENDED
+    assert not OPEN
 
 
 def test_the_number_of_reruns_is_limited_and_each_can_be_stopped(browser: Browser) -> None:
