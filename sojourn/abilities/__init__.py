@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from sojourn.abilities.backends import (
     AllowsOlder,
+    AsksCritic,
     BindsRenderer,
     BoundsTurns,
     ChecksWeights,
@@ -31,6 +32,8 @@ from sojourn.abilities.backends import (
     PlacesWorlds,
     Restarts,
     ScoresTokens,
+    ValueModel,
+    asks_critic,
     max_turns,
     since_now,
 )
@@ -117,6 +120,7 @@ __all__ = [
     "VALID_FOR",
     "AddsContext",
     "AllowsOlder",
+    "AsksCritic",
     "AsksModels",
     "BindsRenderer",
     "BindsWorld",
@@ -190,8 +194,10 @@ __all__ = [
     "Sized",
     "SplitsByOrigin",
     "Unverified",
+    "ValueModel",
     "applied",
     "asked_models",
+    "asks_critic",
     "blobs_of",
     "bound_curriculum",
     "capacity",

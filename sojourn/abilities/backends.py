@@ -7,12 +7,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from sojourn.protocols import EnvFamily, Renderer, RendererConfig, Sampler, Trainer
-from sojourn.types import Batch, FloatArray, IntArray
+from sojourn.types import Batch, FloatArray, IntArray, Prompt, Trajectory
 
 if TYPE_CHECKING:
     from sojourn.models.prompt_scorer import PromptScorer
     from sojourn.models.spec import Critic, Model
     from sojourn.optim import Optim
+
+
+class ValueModel(Protocol):
+    """The critic, as it is asked while plays go on.
+
+    `value` returns the return that it expects after a prompt, where a seat is to act; `values` those that it expects
+    before each turn of a trajectory.
+    """
+
+    async def value(self, prompt: Prompt) -> float: ...
+    async def values(self, trajectory: Trajectory) -> list[float]: ...
+
+
+@runtime_checkable
+class AsksCritic(Protocol):
+    """An agent, a branching rule or a source of groups that says whether it asks the critic while plays go on."""
+
+    @property
+    def asks_critic(self) -> bool: ...
+
+
+def asks_critic(component: object) -> bool:
+    """Returns whether a component asks the critic while plays go on; mostly not."""
+    return isinstance(component, AsksCritic) and component.asks_critic
 
 
 @runtime_checkable

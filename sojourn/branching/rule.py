@@ -19,7 +19,8 @@ class BranchPoint:
     Before turn `began` it was another play, which the rule was asked about. `forks` counts the forks on the way here,
     and `room` the further plays that may begin. Random choices are drawn from `rng`, which is the same whenever the
     play comes here again. `experts` are what the world's expert would have done in each turn so far, None where it has
-    none; it is empty unless the rule's `env_needs` name "expert".
+    none; it is empty unless the rule's `env_needs` name "expert". `values` are the returns that the critic expected
+    before each turn, for the seat that acted in it; it is empty before the end, and unless the rule `asks_critic`.
     """
 
     trajectories: Mapping[str, Trajectory]
@@ -30,6 +31,7 @@ class BranchPoint:
     room: int
     rng: np.random.Generator
     experts: tuple[Message | None, ...] = ()
+    values: tuple[float, ...] = ()
 
     @property
     def turn(self) -> int:

@@ -9,6 +9,7 @@ alone or, between rounds, from all plays that are over by then, so that a tree d
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sojourn.abilities import Forkable, ForkableSeat, env_needs, has_expert
+from sojourn.abilities import Forkable, ForkableSeat, asks_critic, env_needs, has_expert
 from sojourn.blame import EnvCall, close
 from sojourn.branching.budget import Room, affordable, spent
 from sojourn.branching.origin import Origin
@@ -257,6 +258,8 @@ class _Course:
         if not (self.left.plays or over):
             return
         point = self._point(over)
+        if over and asks_critic(self.trees.rule):
+            point = replace(point, values=await self._values(point))
         self.end = point if over else None
         used = spent(point)
         budget = self.left.budget.less(used)
@@ -278,6 +281,13 @@ class _Course:
         now = {name: _forkable(seat).fork().finish(Ending.TURNS) for name, seat in self.seats.items()}
         rng, actors, experts = self.trees.rng(self.path, len(self.actors)), tuple(self.actors), tuple(self.experts)
         return BranchPoint(now, actors, over, self.began, self.forked, self.left.plays, rng, experts)
+
+    async def _values(self, point: BranchPoint) -> tuple[float, ...]:
+        """Returns what the critic expected before each turn of the play."""
+        critic = self.trees.runner.critic
+        assert critic is not None, "a rule that asks the critic is given one"
+        each = {name: iter(await critic.values(one)) for name, one in point.trajectories.items()}
+        return tuple(next(each[actor], math.nan) for actor in point.actors)
 
     async def _expert(self) -> Message | None:
         """Returns what the world's expert would do now."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sojourn.abilities import env_needs
+from sojourn.abilities import asks_critic, env_needs
 from sojourn.branching.rule import BranchPoint, Fork, GroupBranching
 from sojourn.checks import played
 from sojourn.checks.promise import BrokenError, DoubtfulError, Promise, judge_all, require_config
@@ -34,34 +34,35 @@ class Case:
 
     def asked(self) -> Iterator[Asked]:
         """Yields what the rule is asked about: made-up plays and, where it looks at groups, groups of them."""
-        for point in points(experts="expert" in env_needs(self.rule)):
+        for point in points(self.rule):
             yield (point,)
         if isinstance(self.rule, GroupBranching):
-            yield from rounds()
+            yield from rounds(self.rule)
 
 
-def points(*, experts: bool = False) -> Iterator[BranchPoint]:
+def points(rule: object) -> Iterator[BranchPoint]:
     """Yields made-up plays: before each of their turns and at their end, from the start and as branches, some with
-    turns that went wrong, and some with states that they came to before; with `experts`, who agree with some turns."""
+    turns that went wrong, and some with states that they came to before. Where the rule asks for them, experts agree
+    with some turns, and a critic has values before each."""
     rng = np.random.default_rng(0)
     for group in played.groups():
         for whole in group.trajectories:
             for began in {0, len(whole.turns) // 2}:
                 for turn in range(began + (began > 0), len(whole.turns) + 1):
-                    yield _point(whole, turn, began, rng, over=False, experts=experts)
-                yield _point(whole, len(whole.turns), began, rng, over=True, experts=experts)
+                    yield _point(rule, whole, turn, began, rng, over=False)
+                yield _point(rule, whole, len(whole.turns), began, rng, over=True)
 
 
-def rounds() -> Iterator[Asked]:
+def rounds(rule: object) -> Iterator[Asked]:
     """Yields the plays of made-up groups at their ends, in some of the same states, with rewards that differ."""
     rng = np.random.default_rng(0)
     for group in played.groups():
         if len(group.trajectories) > 1:
-            yield tuple(_point(whole, len(whole.turns), 0, rng, over=True) for whole in group.trajectories)
+            yield tuple(_point(rule, whole, len(whole.turns), 0, rng, over=True) for whole in group.trajectories)
 
 
 def _point(
-    whole: Trajectory, count: int, began: int, rng: np.random.Generator, *, over: bool, experts: bool = False
+    rule: object, whole: Trajectory, count: int, began: int, rng: np.random.Generator, *, over: bool
 ) -> BranchPoint:
     wrong = {0: {}, 1: {"malformed": 1.0}, 2: {"error": 1.0}}
     turns = [
@@ -70,8 +71,11 @@ def _point(
     ]
     so_far = replace(whole, turns=tuple(turns))
     seeded = np.random.default_rng(int(rng.integers(1 << 30)))
-    said = tuple(turn.message if turn.message and rng.random() < 0.5 else OTHER for turn in turns) if experts else ()
-    return BranchPoint({whole.agent: so_far}, (whole.agent,) * count, over, began, int(began > 0), ROOM, seeded, said)
+    point = BranchPoint({whole.agent: so_far}, (whole.agent,) * count, over, began, int(began > 0), ROOM, seeded)
+    if "expert" in env_needs(rule):
+        said = (turn.message if turn.message and rng.random() < 0.5 else OTHER for turn in turns)
+        point = replace(point, experts=tuple(said))
+    return replace(point, values=tuple(rng.random(count).tolist())) if over and asks_critic(rule) else point
 
 
 def check_branching(component: Any) -> Report:

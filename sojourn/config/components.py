@@ -69,6 +69,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "mistake": "sojourn.branching.mistake:Mistake",
         "random_turns": "sojourn.branching.random_turns:RandomTurns",
         "uncertain_turns": "sojourn.branching.uncertain_turns:UncertainTurns",
+        "uncertain_values": "sojourn.branching.uncertain_values:UncertainValues",
         "revisited_states": "sojourn.branching.revisited_states:RevisitedStates",
         "shared_states": "sojourn.branching.shared_states:SharedStates",
         "uncertain_states": "sojourn.branching.uncertain_states:UncertainStates",

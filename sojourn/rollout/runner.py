@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any
 
-from sojourn.abilities import HasLowestReward, LooksAhead, PlaysElsewhere, blobs_of, max_turns
+from sojourn.abilities import HasLowestReward, LooksAhead, PlaysElsewhere, ValueModel, blobs_of, max_turns
 from sojourn.blame import LOWEST, Blame, EpisodeCounts, close
 from sojourn.config.fields import Range
 from sojourn.errors import ConfigError, RankError, WorldError
@@ -65,6 +65,7 @@ class Runner:
     on_blobs: Callable[[Mapping[str, bytes]], None] = lambda blobs: None  # images of an episode, before `on_episode`
     errors: int = 0
     timeline: Timeline = field(default_factory=Timeline)
+    critic: ValueModel | None = None  # for agents and branching rules that ask it
     _recent: deque[str | None] = field(default_factory=lambda: deque(maxlen=100))
     # by environment: how many plays it has room for (and by the copies of each), and how they end
     _world_places: dict[tuple[int, int], Places] = field(default_factory=dict[tuple[int, int], Places])

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sojourn.abilities import Forkable, ForkableSeat, HasStateKey, blobs_of
+from sojourn.abilities import Forkable, ForkableSeat, HasStateKey, ValueModel, blobs_of
 from sojourn.blame import EnvCall, close
 from sojourn.call_text import action_text
 from sojourn.errors import ActionError, BudgetError, ConfigError, WorldError
@@ -87,6 +87,7 @@ class Ahead:
     trials. `ends` are the copies that were played to their ends, and `wrong` those that were left right after a turn of
     whose info a number in `mistakes` is above 0, both by the numbers of the copies. `known` has actions that lead to
     success by the state key from which they do, and the images that copies showed go to `on_blobs`, if that is given.
+    `critic` is there where the search asks it.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Ahead:
     ends: list[tuple[int, Position]] = field(default_factory=list[tuple[int, Position]])
     wrong: list[tuple[int, Position]] = field(default_factory=list[tuple[int, Position]])
     considered: list[Considered] = field(default_factory=list[Considered])
+    critic: ValueModel | None = None
 
     @property
     def left(self) -> float:
@@ -221,19 +223,45 @@ class Ahead:
         self.tokens += sum(len(turn.sample.tokens) for turn in turns)
         return answer
 
+    async def expected(self, position: Position) -> float:
+        """Returns the rewards that the seat which is to act at a position was given so far by the world, and what the
+        critic expects it to be given from there on: nothing where it has no room to act."""
+        before = position.trajectories[position.actor]
+        assert self.critic is not None, "a search that asks the critic is given one"
+        if len(self.contexts) > 1:
+            raise ConfigError(
+                f"the critic values the state of the seat that is to act, and {self.task.env} has several seats: leave "
+                "`critic` out of the agent"
+            )
+        asked = _Asked()
+        seat = position.seats[position.actor].fork(replace(self._context(position.actor, 0), sampler=asked))
+        try:
+            await seat.act(position.moment.seen)
+        except _PausedError:
+            assert asked.prompt is not None
+            return before.reward + await self.critic.value(asked.prompt)
+        except BudgetError:
+            return before.reward
+        raise ConfigError(f"{type(seat).__name__} acts without a sample, so that the critic has no state to value")
+
     async def worth(self, position: Position) -> dict[str, float]:
         """Returns the reward of each seat of a play, as if it ended here."""
         trajectories = tuple(replace(one, trainable=True) for one in position.trajectories.values())
         scores = await score_group(self.reward, Group(0, self.task, (Episode("search", self.task, trajectories),)))
         return {one.agent: score.total for one, score in zip(trajectories, scores, strict=True)}
 
-    async def valued(self, position: Position, rollouts: int) -> Valued:
+    async def valued(self, position: Position, rollouts: int, critic: float = 0.0) -> Valued:
         """Returns what a position is worth: where it goes on, the mean reward of as many plays from there to the end,
-        with 0 of them, or where no tokens are left, the reward so far."""
+        with 0 of them, or where no tokens are left, the reward so far. What the critic expects has the weight `critic`
+        in that."""
         ends = await self.play_all(position, rollouts) if self.left and not position.over else []
         worths = [await self.worth(end) for end in ends or [position]]
         best = int(np.argmax([worth[self.name] for worth in worths]))
         mean = {name: float(np.mean([worth[name] for worth in worths])) for name in worths[0]}
+        if critic and not position.over:
+            mean[self.name] += critic * (await self.expected(position) - mean[self.name])
+            if not ends:
+                return Valued(mean, position, mean[self.name])
         return Valued(mean, (ends or [position])[best], worths[best][self.name])
 
     def new_turns(self, position: Position, before: Position, name: str = "") -> list[Turn]:
@@ -300,8 +328,25 @@ class Says:
         """Does nothing: the sampler is the run's."""
 
 
+@dataclass
+class _Asked:
+    """Takes the prompt after which a seat would act, and interrupts it."""
+
+    prompt: Prompt | None = None
+
+    async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
+        self.prompt = prompt
+        raise _PausedError
+
+    async def score(self, prompt: Prompt) -> FloatArray:
+        raise _PausedError
+
+    async def close(self) -> None:
+        """Does nothing: it holds nothing."""
+
+
 class _PausedError(Exception):
-    """A copy of a play has taken as many turns as it was to take."""
+    """A copy of a play has taken as many turns as it was to take, or a seat is not to act."""
 
 
 @dataclass

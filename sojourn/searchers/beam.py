@@ -36,6 +36,13 @@ class Beam(TreeSearch):
     depth: Annotated[int, Range(1)] = 4
     by: Literal["reward", "likelihood"] = "reward"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.critic and self.by == "likelihood":
+            raise ValueError(
+                f'critic = {self.critic:g} with by = "likelihood", which values no position: expected by = "reward"'
+            )
+
     async def search(self, ahead: Ahead) -> Sequence[Turn]:
         kept, ended = [Way(ahead.root, 0.0, -1)], list[Way]()
         for _ in range(self.depth):
@@ -60,6 +67,6 @@ class Beam(TreeSearch):
     async def value(self, ahead: Ahead, tried: Tried) -> Valued:
         """Returns what an action is worth."""
         if self.by == "reward" or tried.position.over:
-            return await ahead.valued(tried.position, self.rollouts)
+            return await ahead.valued(tried.position, self.rollouts, self.critic)
         likelihood = ahead.likelihood(tried.position)
         return Valued({ahead.name: likelihood}, tried.position, likelihood)

@@ -49,6 +49,13 @@ class BestFirst(TreeSearch):
     alpha: Annotated[float, Range(0)] = 1.0
     merge_states: bool = False
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.critic and self.by == "likelihood":
+            raise ValueError(
+                f'critic = {self.critic:g} with by = "likelihood", which values no position: expected by = "reward"'
+            )
+
     @property
     def env_needs(self) -> frozenset[str]:
         return frozenset({"state_key"} if self.merge_states else ())
@@ -72,7 +79,8 @@ class BestFirst(TreeSearch):
             for tried in await ahead.expand(one.position, self.width):
                 order += 1
                 over = tried.position.over
-                valued = await ahead.valued(tried.position, self.rollouts if self.by == "reward" else 0)
+                rollouts = self.rollouts if self.by == "reward" else 0
+                valued = await ahead.valued(tried.position, rollouts, self.critic)
                 worth = valued.worths[ahead.name] if self.by == "reward" or over else self._score(ahead, tried.position)
                 number = ahead.consider(tried.text, worth, 1, one.number, tried.agent)
                 if self.ends_search(ahead, valued):

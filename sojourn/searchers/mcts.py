@@ -77,7 +77,7 @@ class MCTS(TreeSearch):
             if not leaf.position.over and leaf.children is None and (leaf.visits or leaf is root):
                 await self._expand(ahead, leaf)
                 leaf = self._descend(leaf, bounds)
-            valued = await ahead.valued(leaf.position, self.rollouts)
+            valued = await ahead.valued(leaf.position, self.rollouts, self.critic)
             bounds.include(valued.worths.values())
             for node in leaf.path():
                 node.visits += 1

@@ -162,6 +162,7 @@ class SearchedPlay:
             on_blobs=self.runner.on_blobs if self.keeps else None,
             mistakes=self.mistakes,
             known=self.known,
+            critic=self.runner.critic,
         )
         self.trials.append(ahead)
         return ahead

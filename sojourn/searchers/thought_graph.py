@@ -47,7 +47,7 @@ class ThoughtGraph(TreeSearch):
         waiting = await ahead.expand(ahead.root, self.width)
         for asked in range(self.operations + 1):
             for tried in waiting:
-                valued = await ahead.valued(tried.position, self.rollouts)
+                valued = await ahead.valued(tried.position, self.rollouts, self.critic)
                 found.append((tried, worth := valued.worths[ahead.name]))
                 ahead.consider(tried.text, worth, tried.times)
                 if self.ends_search(ahead, valued):

@@ -17,6 +17,10 @@ class TreeSearch(Search):
     `width` actions are sampled at a position, of which equal ones count as one. A position is worth the mean reward of
     `rollouts` plays from there to the end (0: the reward so far). A play of a lone seat that is over and worth at least
     `enough` ends the search, and is followed to its end.
+
+    With `critic`, the run's critic has that weight in what a position is worth, as the value network has in AlphaGo
+    (Silver et al. 2016, doi:10.1038/nature16961: (1 - w) * rollouts + w * critic): the rewards so far and what it
+    expects from there on. With `critic` = 1 nothing is played to its end, and `rollouts` must be 0.
     """
 
     recalls: ClassVar[bool] = False  # whether it goes by what is known of earlier plays
@@ -24,6 +28,20 @@ class TreeSearch(Search):
     width: Annotated[int, Range(1)] = 4
     rollouts: Annotated[int, Range(0)] = 1
     enough: float = 1.0
+    critic: Annotated[float, Range(0, 1)] = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_critic()
+
+    def _check_critic(self) -> None:
+        if self.critic and (self.critic == 1) != (self.rollouts == 0):
+            remedy = "0, as nothing is played to its end" if self.rollouts else "1 or more, or critic = 1"
+            raise ValueError(f"critic = {self.critic:g} with rollouts = {self.rollouts}: expected rollouts of {remedy}")
+
+    @property
+    def asks_critic(self) -> bool:
+        return self.critic > 0
 
     def ends_search(self, ahead: Ahead, valued: Valued) -> bool:
         """Returns whether a play was found that need not be searched on."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from sojourn.abilities import env_needs
+from sojourn.abilities import asks_critic, env_needs
 from sojourn.agents.plain import Plain
 from sojourn.config.fields import NONBLANK, Kind, Range
 from sojourn.errors import ConfigError
@@ -94,6 +94,10 @@ class Searched(Slots):
     @property
     def forks(self) -> bool:
         return True
+
+    @property
+    def asks_critic(self) -> bool:
+        return asks_critic(self.agent)
 
     @property
     def _env_needs(self) -> frozenset[str]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from sojourn.abilities import LooksAhead, env_needs, origin_of, since_now
+from sojourn.abilities import LooksAhead, asks_critic, env_needs, origin_of, since_now
 from sojourn.branching.budget import mean_spent
 from sojourn.branching.rule import Branching
 from sojourn.branching.trees import play_trees
@@ -93,6 +93,10 @@ class Slots:
     @property
     def forks(self) -> bool:
         return self.branching is not None
+
+    @property
+    def asks_critic(self) -> bool:
+        return asks_critic(self.branching)
 
     @property
     def grows(self) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from sojourn.abilities import Branches, Checks, Measured, Mixes, Observes, group_size, max_lag, origin_of
+from sojourn.abilities import Branches, Checks, Measured, Mixes, Observes, asks_critic, group_size, max_lag, origin_of
 from sojourn.config.fields import Kind
 from sojourn.protocols import Source, SourceConfig, Stateful
 from sojourn.rewards.reward_cache import ScoredGroup
@@ -42,6 +42,10 @@ class WrappedSource:
     @property
     def forks(self) -> bool:
         return isinstance(self.base, Branches) and self.base.forks
+
+    @property
+    def asks_critic(self) -> bool:
+        return asks_critic(self.base)
 
     @property
     def max_lag(self) -> int:

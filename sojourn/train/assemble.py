@@ -12,6 +12,7 @@ from sojourn.record.episodes.store import EpisodeStore
 from sojourn.rewards.reward_cache import RewardCache
 from sojourn.rollout.runner import Runner
 from sojourn.rollout.world import open_world
+from sojourn.streams.asked_critic import AskedCritic
 from sojourn.tasks.listed import listed
 from sojourn.timeline import Timeline
 from sojourn.train.recipe import Recipe
@@ -57,6 +58,7 @@ async def assemble(recipe: Recipe) -> AsyncIterator[Components]:
                 sampler=backend.sampler,
                 max_context=backend.max_context,
                 seed=recipe.seed,
+                critic=None if recipe.critic is None else AskedCritic(backend.trainer),
                 timeline=timeline,
             )
             tasks = listed(recipe.env, recipe.curriculum.split)

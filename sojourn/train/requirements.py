@@ -18,6 +18,7 @@ from sojourn.abilities import (
     NamesOrigins,
     applied,
     asked_models,
+    asks_critic,
     frozen,
     group_size,
     max_lag,
@@ -31,8 +32,9 @@ from sojourn.abilities import (
 from sojourn.composite import HasBases, with_bases
 from sojourn.config.lookup import nearest
 from sojourn.errors import ConfigError
-from sojourn.protocols import EnvFamily, Loss, Stream
+from sojourn.protocols import Agent, EnvFamily, Stream
 from sojourn.rollout.world import seats_of_world, worlds_of
+from sojourn.sources.searched import Searched
 from sojourn.sources.slots import Slots
 from sojourn.train.early_stop import evaluations_within
 from sojourn.train.named_models import check_names
@@ -134,7 +136,7 @@ def _check_lookahead(recipe: Recipe) -> None:
 
 def _check_critic(recipe: Recipe) -> None:
     """Refuses a critic that nothing reads, a missing one, and one that nothing trains, since its values stay 0."""
-    readers = [(s, part) for s in recipe.stages for part in _critic_readers(s)]
+    readers = [(s, part) for s in recipe.stages for part in _critic_readers(s, recipe.agent)]
     if recipe.critic is None and readers:
         stage, part = readers[0]
         raise ConfigError(f"stage '{stage.name}': {type(part).__name__} needs a critic: add a table [critic]")
@@ -152,6 +154,26 @@ def _check_critic(recipe: Recipe) -> None:
             f"stage '{stage.name}': {type(part).__name__} reads a critic that nothing trains: add losses = [{{name = "
             "'value'}]"
         )
+    for stage in recipe.stages:
+        _check_asked_critic(stage, recipe)
+
+
+def _check_asked_critic(stage: Stage, recipe: Recipe) -> None:
+    """Refuses plays that ask a critic which learns meanwhile, as what it says would depend on timing, and searches of
+    several seats by a critic, which knows the state of one."""
+    for part in parts_of(stage.groups):
+        asks = asks_critic(part) or (part.live and asks_critic(recipe.agent))
+        if asks and (lag := max_lag(part)):
+            raise ConfigError(
+                f"stage '{stage.name}': groups.max_lag = {lag} with plays that ask the critic, which learns meanwhile: "
+                "expected max_lag = 0"
+            )
+        searches = part.agent if isinstance(part, Searched) else recipe.agent
+        if asks and asks_critic(searches) and any(len(seats_of_world(world)) > 1 for world in worlds_of(recipe.env)):
+            raise ConfigError(
+                f"stage '{stage.name}': {type(searches).__name__} asks the critic in a world of several seats, but it "
+                "values the state of the seat that is to act alone: leave `critic` out"
+            )
 
 
 def _check_max_tokens(recipe: Recipe) -> None:
@@ -164,8 +186,12 @@ def _check_max_tokens(recipe: Recipe) -> None:
         )
 
 
-def _critic_readers(stage: Stage) -> list[Stream | Loss]:
-    return [*filter(reads_critic, stage.streams), *(loss for loss in stage.losses if "critic" in loss.needs)]
+def _critic_readers(stage: Stage, agent: Agent) -> list[object]:
+    """Returns what reads the critic's values in a stage, by itself or while plays go on."""
+    asking = [part for part in parts_of(stage.groups) if asks_critic(part)]
+    asking += [agent] if asks_critic(agent) and stage.groups.live else []
+    losses = [loss for loss in stage.losses if "critic" in loss.needs]
+    return [*filter(reads_critic, stage.streams), *losses, *asking]
 
 
 def _check_origins(stage: Stage) -> None:

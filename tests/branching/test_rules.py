@@ -14,6 +14,7 @@ from sojourn.branching.mistake import Mistake
 from sojourn.branching.random_turns import RandomTurns
 from sojourn.branching.rule import BranchPoint, Fork
 from sojourn.branching.uncertain_turns import UncertainTurns
+from sojourn.branching.uncertain_values import UncertainValues
 from sojourn.branching.uniform import Uniform
 from sojourn.types import Trajectory
 
@@ -155,3 +156,36 @@ def test_uncertain_turns_are_the_least_certain_of_a_plays_own():
     assert [fork.turn for fork in UncertainTurns(count=1, depth=2)(branch)] == [4]
     assert UncertainTurns()(branch) == UncertainTurns()(point(play)) == ()
     assert list(UncertainTurns()(point(of([1.0]), over=True))) == []
+
+
+def valued(values: list[float], rewards: list[float] | None = None, **at: int) -> BranchPoint:
+    """A finished play of one seat before whose turns the critic expected these values."""
+    made = of([1.0] * len(values))
+    turns = [replace(turn, reward=r) for turn, r in zip(made.turns, rewards or [0.0] * len(values), strict=True)]
+    return replace(point(replace(made, turns=tuple(turns)), over=True, **at), values=tuple(values))
+
+
+def test_uncertain_values_are_those_nearest_to_one_half():
+    """V (1 - V) of 0.5, 0.1, 0.4, 1.3 and 0.7: the first turn is another root, and 1.3 counts as 1, so as certain."""
+    play = valued([0.5, 0.1, 0.4, 1.3, 0.7])
+    assert list(UncertainValues(count=1)(play)) == [Fork(2, 1, "variance 0.24 of the value")]
+    assert [fork.turn for fork in UncertainValues(count=9)(play)] == [1, 2, 4]
+    assert UncertainValues()(valued([0.5, 0.5], forks=1)) == UncertainValues()(point(of([1.0, 1.0]))) == ()
+    assert [fork.turn for fork in UncertainValues(depth=2)(valued([0.5] * 4, forks=1, began=3))] == [3]
+
+
+def test_surprising_values_are_those_that_the_next_ones_contradict():
+    """The temporal differences are 0.3, -0.4, 0.25 + 0.5 - 0.5 and 1 - 0.5."""
+    play = valued([0.6, 0.9, 0.5, 0.5], [0.0, 0.0, 0.25, 1.0])
+    assert list(UncertainValues(count=1, measure="surprise")(play)) == [Fork(3, 1, "surprise 0.5 of the value")]
+    assert [fork.turn for fork in UncertainValues(count=2, measure="surprise")(play)] == [1, 3]
+
+
+def test_surprising_values_are_those_of_one_seat():
+    """A takes turns 0 and 2, B turns 1 and 3; each seat's value is followed by its own next one."""
+    first, second = (replace(of([1.0, 1.0]), agent=name) for name in "AB")
+    play = BranchPoint(
+        {"A": first, "B": second}, tuple("ABAB"), True, 0, 0, 7, np.random.default_rng(0), values=(0.5, 0.2, 0.5, 0.9)
+    )
+    found = UncertainValues(count=9, measure="surprise")(play)
+    assert {fork.turn: fork.reason.split()[1] for fork in found} == {1: "0.7", 2: "0.5", 3: "0.9"}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import trained_run
 
+import sojourn
 from sojourn.errors import ConfigError
 from sojourn.record import metrics
 from sojourn.record.episodes.store import EpisodeStore
@@ -152,3 +155,53 @@ def test_a_rule_that_does_not_go_with_the_source_is_refused(tmp_path):
         run(tmp_path / "run", "stages.rl.groups.name=semi_online", FORKS)
     with pytest.raises(ConfigError, match="leaves"):
         run(tmp_path / "other", "stages.rl.groups.branching={name='uniform', leaves=1}")
+
+
+ASKED = (
+    "critic={}",
+    "stages.rl.streams=[{name='values'}, {name='next_values'}]",
+    "stages.rl.estimator={name='gae'}",
+    "stages.rl.losses=[{name='ppo'}, {name='value'}]",
+)
+BY_CRITIC = "stages.rl.groups.branching={name='uncertain_values', count=2, leaves=3, measure='surprise'}"
+SEARCH_BY_CRITIC = (
+    "stages.rl.groups.name=searched",
+    "stages.rl.groups.agent={name='mcts', width=3, simulations=6, enough=9, rollouts=1, critic=0.5}",
+)
+
+
+@pytest.mark.parametrize("asking", [(BY_CRITIC,), SEARCH_BY_CRITIC], ids=["branching", "search"])
+def test_a_run_whose_plays_ask_the_critic_is_the_same_after_a_kill(tmp_path, asking):
+    """Each question is a pass of its own, so that its answer is the same whatever else is asked."""
+    whole = run(tmp_path / "whole", *ASKED, *asking)
+    assert all(line["branches"] > 0 for line in steps(whole))
+    killed = tmp_path / "killed"
+    easy = ("env.side_rooms=0", "env.doors=0", "env.decoys=0", "rollout.limits.turns=5", "record.checkpoint_every=1")
+    file = tmp_path / "killed.toml"
+    file.write_text(trained_run.RECIPE)
+    overrides = ["stages.rl.steps=2", "stages.rl.groups.width=4", *easy, *ASKED, *asking]
+    command = [sys.executable, "-c", trained_run.KILLED, "train"]
+    assert subprocess.run([*command, str(file), "--out", str(killed), *overrides], check=False).returncode < 0
+    sojourn.train(killed, resume=True, progress=False)
+    assert trained_run.weight_bytes(killed) == trained_run.weight_bytes(whole)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        ((BY_CRITIC,), "Slots needs a critic: add a table"),
+        ((*SEARCH_BY_CRITIC,), "Searched needs a critic: add a table"),
+        (("agent={name='mcts', rollouts=0, critic=1}",), "MCTS needs a critic: add a table"),
+        ((*ASKED, BY_CRITIC, "stages.rl.groups.max_lag=1"), "max_lag = 1 with plays that ask the critic"),
+        (("critic={}", BY_CRITIC), "reads a critic that nothing trains"),
+    ],
+)
+def test_plays_that_cannot_ask_the_critic_are_refused(tmp_path, overrides, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        run(tmp_path / "run", *overrides)
+
+
+def test_a_search_by_a_critic_in_a_world_of_several_seats_is_refused(tmp_path):
+    game = ("env={name='matrix', opponent='self', choices=true}", "agent={name='mcts', rollouts=0, critic=1}")
+    with pytest.raises(ConfigError, match=r"stage 'rl': MCTS asks the critic in a world of several seats"):
+        trained_run.train(tmp_path / "run", *ASKED, *game)
