@@ -32,6 +32,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "mcts": "sojourn.searchers.mcts:MCTS",
         "minimax": "sojourn.searchers.minimax:Minimax",
         "tree_of_code": "sojourn.searchers.tree_of_code:TreeOfCode",
+        "sim_rollout": "sojourn.searchers.sim_rollout:SimRollout",
         "thought_graph": "sojourn.searchers.thought_graph:ThoughtGraph",
     },
     "reward": {

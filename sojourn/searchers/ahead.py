@@ -87,7 +87,7 @@ class Ahead:
     trials. `ends` are the copies that were played to their ends, and `wrong` those that were left right after a turn of
     whose info a number in `mistakes` is above 0, both by the numbers of the copies. `known` has actions that lead to
     success by the state key from which they do, and the images that copies showed go to `on_blobs`, if that is given.
-    `critic` is there where the search asks it.
+    `critic` is there where the search asks it, and the numbers in `info` become part of the turn's.
     """
 
     name: str
@@ -112,6 +112,7 @@ class Ahead:
     wrong: list[tuple[int, Position]] = field(default_factory=list[tuple[int, Position]])
     considered: list[Considered] = field(default_factory=list[Considered])
     critic: ValueModel | None = None
+    info: dict[str, float] = field(default_factory=dict[str, float])
 
     @property
     def left(self) -> float:

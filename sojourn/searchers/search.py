@@ -220,7 +220,7 @@ class SearchSeat:
         self.spent += ahead.tokens
         self.considered[self.sampler.turns] = ahead.considered
         failed = {"search_failures": float(ahead.failures)} if ahead.failures else {}
-        return {SEARCH_TOKENS: float(ahead.tokens), SEARCH_TURNS: float(ahead.turns), **failed}
+        return {SEARCH_TOKENS: float(ahead.tokens), SEARCH_TURNS: float(ahead.turns), **failed, **ahead.info}
 
     def add_reward(self, reward: float, info: Mapping[str, float]) -> None:
         self.base.add_reward(reward, info)

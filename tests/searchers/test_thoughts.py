@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,12 +10,18 @@ import pytest
 from made import chatml as renderer
 from search_worlds import Draws, Family, ForkableDigits, played
 
+from sojourn.agents.plain import Plain
+from sojourn.config.registry import build
+from sojourn.credit.papers.dyna_grpo import DynaGRPO
 from sojourn.errors import ConfigError
+from sojourn.rewards.native import Native
+from sojourn.rewards.reward_cache import score_group
 from sojourn.search_cost import spent_tokens
+from sojourn.searchers.sim_rollout import SimRollout
 from sojourn.searchers.thought_graph import ThoughtGraph
 from sojourn.searchers.tree_of_code import TreeOfCode
 from sojourn.sources.searched import Searched
-from sojourn.types import Message, Observation, Role, Sample, Stop, Versions
+from sojourn.types import Group, Message, Observation, Role, Sample, Stop, Versions
 
 
 @dataclass
@@ -127,3 +134,53 @@ def test_questions_count_as_tokens_of_the_search():
 def test_what_was_made_of_other_actions_is_not_trained():
     with pytest.raises((ConfigError, ValueError), match="tries actions that no model sampled, which cannot be trained"):
         Searched(agent=ThoughtGraph())
+
+
+# What would really happen is shown before the policy acts.
+
+HAPPENS = "what would really happen"
+
+
+def test_the_policy_sees_what_its_next_turns_lead_to_and_may_do_something_else():
+    sampler = Told(("1",), answers={HAPPENS: ["2", "1"]})
+    [trajectory] = played(Family("211"), SimRollout(turns=2), sampler).trajectories
+    assert [turn.message.text for turn in trajectory.turns] == ["2", "1", "1"]
+    assert [turn.info.get("refined") for turn in trajectory.turns] == [1.0, None, None]
+    assert trajectory.success
+    assert "1. 1\n   shows: said 1\n2. 1\n   shows: said 11\nSay what" in sampler.said[0]
+    assert "1. 1\n   shows: said 21\n2. 1\n   ends the episode\nSay what" in sampler.said[1]
+    assert HAPPENS not in renderer().decode(trajectory.prompt(2)), "it is no part of the play"
+    assert spent_tokens(trajectory.turns) == sampler.tokens
+    assert [one.text for one in trajectory.turns[0].considered] == ["1"]
+
+
+def test_simulations_go_on_for_as_many_rounds_as_something_else_is_said():
+    sampler = Told(("1",), answers={HAPPENS: ["2", "3", "3", "1"]})
+    [trajectory] = played(Family("300"), SimRollout(turns=1, rounds=5), sampler).trajectories
+    assert trajectory.turns[0].message.text == "3"
+    assert [one.text for one in trajectory.turns[0].considered] == ["1", "2", "3"]
+    assert len(sampler.said) >= 3
+    assert "1. 2\n   shows: said 2" in sampler.said[1]
+
+
+def test_where_a_simulation_fails_the_policy_acts():
+    [trajectory] = played(Family(breaks=True), SimRollout(), Told(("1",))).trajectories
+    assert [turn.message.text for turn in trajectory.turns] == ["1", "1", "1"]
+    assert not any("refined" in turn.info for turn in trajectory.turns)
+
+
+def test_refined_plays_are_credited_as_such():
+    """Of four plays, two are refined, of which one succeeds: it is above the means of both kinds."""
+    refined = [
+        played(Family("211"), SimRollout(), Told(("1",), answers={HAPPENS: [first, "1", "1"]})) for first in ("2", "0")
+    ]
+    plain = [played(Family("211"), Plain(), Told((digit,))) for digit in "01"]
+    group = Group(0, refined[0].task, (*refined, *plain))
+    scores = asyncio.run(score_group(Native(), group))
+    [credits] = DynaGRPO()([group], [scores], {})
+    assert [float(np.concatenate(credit.tokens).max()) for credit in credits] == [1.0, 0.0, 0.0, 0.0]
+
+
+def test_a_question_without_the_turns_is_refused():
+    with pytest.raises(ConfigError, match=r"does not show the turns: put \{simulated\} where"):
+        build("agent", {"name": "sim_rollout", "question": "What now?"}, "agent")

@@ -24,8 +24,8 @@ class DynaGRPO(GroupEstimator):
     al. 2025, arXiv:2510.09577).
 
     A trajectory is refined if the number `info_key` in the `Turn.info` of any turn is above 0: its replies were sampled
-    again after the agent had been shown the states to which its plan really leads. Such episodes (SimRollout) need a
-    world that can try a plan; no world here does so, and without refined trajectories this is `grpo`.
+    again after the agent had been shown the states to which its plan really leads, as the agent `sim_rollout` does it.
+    Without refined trajectories this is `grpo`.
 
     The paper improves the simulation in some steps and the policy in others; here a group may hold both kinds, and each
     trajectory is credited by the rule of its kind. The source is an account of the paper, which quotes both advantages
