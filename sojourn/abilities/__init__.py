@@ -84,6 +84,15 @@ from sojourn.abilities.methods import (
     task_data,
     valid_for,
 )
+from sojourn.abilities.parts import (
+    ANSWER_S,
+    GroupQueue,
+    HasQueue,
+    PartLoad,
+    PartState,
+    ReportsParts,
+    queue_of,
+)
 from sojourn.abilities.worlds import (
     PLAY_ABILITIES,
     Bounds,
@@ -113,6 +122,7 @@ from sojourn.abilities.worlds import (
 )
 
 __all__ = [
+    "ANSWER_S",
     "PLAY_ABILITIES",
     "VALID_FOR",
     "AddsContext",
@@ -141,6 +151,7 @@ __all__ = [
     "Forkable",
     "ForkableSeat",
     "Freezes",
+    "GroupQueue",
     "HasBlobs",
     "HasCapacity",
     "HasChatTemplate",
@@ -157,6 +168,7 @@ __all__ = [
     "HasOrigin",
     "HasPassColumns",
     "HasPlan",
+    "HasQueue",
     "HasRisks",
     "HasSeats",
     "HasSlowdowns",
@@ -178,6 +190,8 @@ __all__ = [
     "Opens",
     "OpensEndpoints",
     "OpensModels",
+    "PartLoad",
+    "PartState",
     "PlacesWorlds",
     "PlaysElsewhere",
     "ProvidesTargets",
@@ -185,6 +199,7 @@ __all__ = [
     "ReadsTaskData",
     "Relabels",
     "ReleasesResources",
+    "ReportsParts",
     "Restarts",
     "ScoresTokens",
     "Sized",
@@ -207,6 +222,7 @@ __all__ = [
     "parts_of",
     "play_abilities",
     "provided",
+    "queue_of",
     "reads_critic",
     "since_now",
     "task_data",
