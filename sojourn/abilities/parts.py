@@ -20,10 +20,10 @@ class PartLoad:
     """Describes what a part of a run does at a moment, in plain data.
 
     `name` is its own in the run, such as "sampler 3"; parts of one `kind` are shown in one table. The names of
-    `numbers` end in their units: `_s` seconds, `_bytes`, `_per_s`, `_share` a fraction; others are counts. Means and
-    rates are over the time since the loads were last asked for. `busy_share` is the fraction of that time in which the
-    part had anything to do. `seen_s` is how many seconds ago the part last answered, None where it never did, and
-    `note` a sentence where it is not up.
+    `numbers`, the most important first, end in their units: `_s` seconds, `_bytes`, `_per_s`, `_share` a fraction;
+    others are counts. Means and rates are over the time since the loads were last asked for. `busy_share` is the
+    fraction of that time in which the part had anything to do. `seen_s` is how many seconds ago the part last answered,
+    None where it never did, and `note` a sentence where it is not up.
     """
 
     name: str

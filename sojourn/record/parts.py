@@ -88,17 +88,28 @@ def truncate(path: Path, step: int, stage: str) -> None:
 
 
 def read(path: Path) -> Iterator[Reading]:
-    """Yields the readings of a run, except those that are damaged and a half-written last one."""
+    """Returns the readings of a run, except those that are damaged and a half-written last one."""
+    return (reading for line in _read_lines(path) if (reading := _parse(line)) is not None)
+
+
+def newest(path: Path) -> Reading | None:
+    """Returns the last reading of a run, None where there is none."""
+    return next((reading for line in reversed(_read_lines(path)) if (reading := _parse(line)) is not None), None)
+
+
+def count_unread(path: Path, read: int) -> int:
+    """Returns how many lines of a file could not be read, if `read` of them could."""
+    return len(_read_lines(path)) - read
+
+
+def _read_lines(path: Path) -> list[bytes]:
     if not path.exists():
-        return
+        return []
     try:
         with open_regular(path) as file:
-            lines = _whole_lines(file.read(2 * MAX_BYTES))
+            return _whole_lines(file.read(2 * MAX_BYTES))
     except OSError as error:
         raise RecordError(f"{path} cannot be read ({error.strerror}): restore it from a copy, or remove it") from error
-    for line in lines:
-        if (reading := _parse(line)) is not None:
-            yield reading
 
 
 def _line(reading: Reading) -> bytes:

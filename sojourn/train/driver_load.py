@@ -35,13 +35,13 @@ class Driver:
         queue, plays = queue_of(self.components.source), playing.gauge.take()
         numbers = {
             "busy_share": min(share, 1.0),
+            "plays_mean": plays.mean,
+            "memory_bytes": resident_bytes(),
             "loop_lag_mean_s": mean_s,
             "loop_lag_max_s": most_s,
-            "plays": playing.gauge.count,
-            "plays_mean": plays.mean,
             "groups_playing": queue.playing,
             "groups_complete": queue.complete,
-            "memory_bytes": resident_bytes(),
+            "plays": playing.gauge.count,
         }
         return [PartLoad(name="driver", kind="driver", facts={"node": socket.gethostname()}, numbers=numbers)]
 

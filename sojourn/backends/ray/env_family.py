@@ -64,8 +64,9 @@ class Worker:
         if heard.answer is not None:
             self.contact.report = heard.answer
         busy, begun, self.begun = self.gauge.take(), self.begun, 0
-        numbers = {"busy_share": busy.share, "plays": self.open.total(), "plays_mean": busy.mean, "plays_begun": begun}
-        numbers |= {"plays_lost": self.lost, "failures": self.failed, "restarts": max(self.opened - 1, 0)}
+        numbers: dict[str, float] = {"busy_share": busy.share, "plays_mean": busy.mean, "plays_begun": begun}
+        numbers |= {"restarts": max(self.opened - 1, 0), "plays_lost": self.lost, "failures": self.failed}
+        numbers |= {"plays": self.open.total()}
         return PartLoad(
             name=name,
             kind="environment worker",

@@ -77,14 +77,14 @@ class Replica:
         """Returns what the replica does; one that is down is not asked."""
         heard = await self._heard()
         busy = self.gauge.take()
-        numbers = {"busy_share": busy.share, "running": self.running, "requests_mean": busy.mean}
+        numbers: dict[str, float] = {"busy_share": busy.share, "requests_mean": busy.mean, "restarts": self.failures}
         if heard.answer is not None:
             said: SamplerReport = heard.answer
             before = self.loaded if said.stats.steps >= self.loaded.steps else EngineStats()  # it was started anew
             self.loaded, self.contact.report = said.stats, said.process
-            numbers |= said.stats.numbers(before, busy.over_s)
             numbers |= {"weights_version": self.version, **said.process.numbers}
-        numbers |= {"restarts": self.failures, "slowness": self.slowness}
+            numbers |= said.stats.numbers(before, busy.over_s)
+        numbers |= {"running": self.running, "slowness": self.slowness}
         return PartLoad(
             name=self.name,
             kind="sampler",

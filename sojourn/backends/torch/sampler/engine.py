@@ -36,6 +36,9 @@ from sojourn.types import FloatArray, Prompt, Sample, SamplingParams
 QUIET_PASSES = 16  # passes of the event loop without a new request, after which it counts as settled
 MAX_PASSES = 2000  # passes after which a step begins in any case
 CONTEXTS_PER_ROW = 4  # contexts that the cache holds, at most, for each that can be sampled at the same time
+COUNTED = (
+    "sampled_tokens", "prefill_tokens", "reused_tokens", "steps", "rows", "requests", "queued_s", "step_pages",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -81,17 +84,15 @@ class EngineStats:
         """Returns what `PartLoad` has of an engine: what was done since `before`, that is in `over_s` seconds."""
         since = self._since(before)
         return {
-            "waiting": self.waiting,
             "sampled_tokens_per_s": since.sampled_tokens / over_s,
             "prefix_reuse_share": since.reuse,
             "cache_share": since.step_pages / max(since.steps * self.pages, 1),
             "queued_mean_s": since.queued_s / max(since.requests, 1),
+            "waiting": self.waiting,
         }
 
     def _since(self, before: EngineStats) -> EngineStats:
-        counted = ("sampled_tokens", "prefill_tokens", "reused_tokens", "steps", "rows", "requests", "queued_s")
-        counted += ("step_pages",)
-        return EngineStats(**{name: getattr(self, name) - getattr(before, name) for name in counted})
+        return EngineStats(**{name: getattr(self, name) - getattr(before, name) for name in COUNTED})
 
 
 @dataclass(eq=False)
@@ -220,10 +221,10 @@ class Engine:
         before, self._loaded, busy = self._loaded, self.stats(), self._gauge.take()
         numbers = {
             "busy_share": busy.share,
-            "running": len(self._active),
             "requests_mean": busy.mean,
-            **self._loaded.numbers(before, busy.over_s),
             "weights_version": self.version,
+            **self._loaded.numbers(before, busy.over_s),
+            "running": len(self._active),
         }
         facts = {**place_of(self.device), "engine": "sojourn"}
         return [PartLoad(name="sampler", kind="sampler", facts=facts, numbers=numbers)]
