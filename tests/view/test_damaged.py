@@ -81,8 +81,10 @@ DAMAGES = {  # what is done, the page that says so, and what it says
         "No training step has finished yet",
     ),
 }
-PAGES = ("?all=1&smooth=2", "/steps/rl/3", "/groups/rl/3/0", "/episodes/EPISODE", "/episodes/EPISODE?tokens=logprob",
-         "/parts", "/find", "/find?q=the", "/changes", "/json/EPISODE", "/text/0/0/1/EPISODE", "/blobs/" + "0" * 64)  # fmt: skip
+PAGES = (
+    "?all=1&smooth=2", "/steps/rl/3", "/groups/rl/3/0", "/episodes/EPISODE", "/episodes/EPISODE?tokens=logprob",
+    "/parts", "/find", "/find?q=the", "/changes", "/json/EPISODE", "/text/0/0/1/EPISODE", "/blobs/" + "0" * 64,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

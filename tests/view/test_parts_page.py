@@ -58,7 +58,7 @@ def test_each_part_has_a_row_and_what_all_share_is_said_once(client, tmp_path):
         assert f">{said}<" in text
     assert text.count('<svg class="spark"') == 3
     assert text.count('<figure class="chart">') == 4
-    assert text.count('class="key') == 4, "each of two samplers has a curve in each of two charts"
+    assert text.count('class="key c') == 4, "each of two samplers has a curve in each of two charts"
     assert 'class="bad' not in text
 
 

@@ -76,10 +76,12 @@ class SamplerActor:
     async def stats(self) -> EngineStats:
         return self._of(0).stats()
 
-    async def report(self) -> SamplerReport:
+    async def report(self) -> SamplerReport | None:
+        """Returns nothing where there is no engine, as the process was started anew."""
         from sojourn.backends.torch.place import device_memory, place_of
 
-        engine = self._of(0)
+        if (engine := self._engine) is None:
+            return None
         facts = {**place_of(engine.device), "engine": "sojourn"}
         return SamplerReport(engine.stats(), Report.here(facts, device_memory(engine.device)))
 

@@ -29,6 +29,7 @@ KNOWN_BLOCKS = 100_000  # of each replica, the newest ones
 PACED = 32  # answers, after which replicas are compared again
 DECAY = 0.98  # of what is known of a replica's pace, with each of its answers
 STATS_TIMEOUT_S = 1.0  # after which a step's metrics leave out the replicas that did not answer
+ANEW = "its process has ended, and is started anew"
 EXCESS = 8  # by how many requests more than twice the least a replica may have before a request leaves its prefix
 
 
@@ -96,11 +97,10 @@ class Replica:
         )
 
     async def _heard(self) -> Heard:
-        if self.version >= 0:
-            return await self.contact.ask(self.actor.report.remote)
-        if self.failures:
-            return Heard(PartState.DOWN, note="its process has ended, and is started anew")
-        return Heard(PartState.LOADING)
+        if self.version < 0:
+            return Heard(PartState.DOWN, note=ANEW) if self.failures else Heard(PartState.LOADING)
+        heard = await self.contact.ask(self.actor.report.remote)
+        return Heard(PartState.DOWN, note=ANEW) if heard == Heard(PartState.UP) else heard
 
     def known(self, keys: Sequence[bytes]) -> int:
         """Returns how many blocks of a prompt, from its beginning on, the replica has seen."""

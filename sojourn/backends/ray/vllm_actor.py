@@ -138,7 +138,10 @@ class VLLMActor:
     async def stats(self) -> EngineStats:
         return self._counts.stats()
 
-    async def report(self) -> SamplerReport:
+    async def report(self) -> SamplerReport | None:
+        """Returns nothing where there is no engine, as the process was started anew."""
+        if self._llm is None:
+            return None
         facts = {"device": f"{self._gpus:g} GPUs" if self._gpus else "cpu", "engine": "vllm"}
         return SamplerReport(self._counts.stats(), await Report.with_children(facts))
 
