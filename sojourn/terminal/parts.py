@@ -138,7 +138,7 @@ def _columns(kind: Kind, busy: Mapping[str, Sequence[float]]) -> list[Column]:
             columns.append(Column(heading="so far", cells=trends, drop_priority=3))
     for at, name in enumerate(kind.facts):
         cells = [one_line(part.facts.get(name, "-"), 40) for part in parts]
-        columns.insert(2 + at, Column(heading=one_line(name, 40), cells=cells, drop_priority=1 + at))
+        columns.insert(2 + at, Column(heading=one_line(name, 40), cells=cells, drop_priority=40 + at if at else 1))
     return columns
 
 

@@ -60,13 +60,13 @@ class Worker:
 
     async def part_load(self, name: str) -> PartLoad:
         """Returns what the worker does; one that is down is not asked."""
-        heard = await self._heard()
-        if heard.answer is not None:
-            self.contact.report = heard.answer
         busy, begun, self.begun = self.gauge.take(), self.begun, 0
         numbers: dict[str, float] = {"busy_share": busy.share, "plays_mean": busy.mean, "plays_begun": begun}
         numbers |= {"restarts": max(self.opened - 1, 0), "plays_lost": self.lost, "failures": self.failed}
         numbers |= {"plays": self.open.total()}
+        heard = await self._heard()
+        if heard.answer is not None:
+            self.contact.report = heard.answer
         return PartLoad(
             name=name,
             kind="environment worker",

@@ -29,7 +29,7 @@ class Report(NamedTuple):
     @classmethod
     async def with_children(cls, facts: Mapping[str, str]) -> Report:
         """Returns the report of this process, with the memory of those that it started."""
-        return cls.here(facts, {"children_bytes": await asyncio.to_thread(children_bytes)})
+        return cls.here(facts, {"children_memory_bytes": await asyncio.to_thread(children_bytes)})
 
 
 class Heard(NamedTuple):

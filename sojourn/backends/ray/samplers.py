@@ -76,16 +76,17 @@ class Replica:
 
     async def part_load(self) -> PartLoad:
         """Returns what the replica does; one that is down is not asked."""
+        busy, running = self.gauge.take(), self.running
         heard = await self._heard()
-        busy = self.gauge.take()
-        numbers: dict[str, float] = {"busy_share": busy.share, "requests_mean": busy.mean, "restarts": self.failures}
+        numbers: dict[str, float] = {"busy_share": busy.share, "requests_mean": busy.mean}
         if heard.answer is not None:
             said: SamplerReport = heard.answer
             before = self.loaded if said.stats.steps >= self.loaded.steps else EngineStats()  # it was started anew
             self.loaded, self.contact.report = said.stats, said.process
-            numbers |= {"weights_version": self.version, **said.process.numbers}
-            numbers |= said.stats.numbers(before, busy.over_s)
-        numbers |= {"running": self.running, "slowness": self.slowness}
+            engine = said.stats.numbers(before, busy.over_s)
+            numbers["sampled_tokens_per_s"] = engine["sampled_tokens_per_s"]
+            numbers |= {"weights_version": self.version, "restarts": self.failures, **said.process.numbers, **engine}
+        numbers |= {"running": running, "restarts": self.failures, "slowness": self.slowness}
         return PartLoad(
             name=self.name,
             kind="sampler",

@@ -20,7 +20,7 @@ from sojourn.view.run_cache import Readings
 MAX_POINTS = 80  # of a small curve
 GONE = (PartState.SILENT, PartState.DOWN)
 CHARTED = (  # by the numbers of parts: the title of a chart, which has a curve for each part
-    (BUSY, "share of the time in which it was busy"),
+    (BUSY, "busy, share of the time"),
     ("sampled_tokens_per_s", "sampled tokens per second"),
     ("plays_mean", "plays at once, mean"),
     ("last_pass_s", "seconds of the last pass"),

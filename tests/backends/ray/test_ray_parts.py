@@ -53,7 +53,7 @@ async def loads(of: Any) -> dict[str, PartLoad]:
 async def once_in(of: Any, name: str, state: PartState) -> dict[str, PartLoad]:
     """Returns what a reporter says once one of its parts is in a state."""
     async with asyncio.timeout(120):
-        while (found := await loads(of))[name].state is not state:
+        while (found := await loads(of))[name].state is not state:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     return found
 
