@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sojourn.abilities import ANSWER_S, PartLoad, PartState, ReportsParts
-from sojourn.errors import RecordError, cause
+from sojourn.errors import InfrastructureError, RecordError, cause
 from sojourn.record.parts import PartsFile, Reading, part_json
 
 EVERY_S = 30.0  # between two readings in a long step
@@ -152,7 +152,10 @@ class PartRecorder:
 
 async def _checked(reporter: ReportsParts) -> Sequence[PartLoad]:
     """Returns what a reporter says. Raises where that cannot be recorded."""
-    found = list(await reporter.part_loads())
+    try:
+        found = list(await reporter.part_loads())
+    except SystemExit as error:  # which would end the event loop
+        raise InfrastructureError(f"part_loads exits ({error})") from None
     for part in found:
         part_json(part)
     return found

@@ -14,6 +14,7 @@ from sojourn.gauge import resident_bytes
 from sojourn.record.metrics import Sinks
 from sojourn.record.part_recorder import LoopLag, PartRecorder
 from sojourn.record.parts import PARTS, PartsFile
+from sojourn.rollout.world import worlds_of
 from sojourn.train.assemble import Components
 
 
@@ -52,7 +53,8 @@ async def recorded_parts(
 ) -> AsyncIterator[None]:
     """Records inside the context, after each step of the run, what its parts do."""
     lag = LoopLag()
-    others = (components.trainer, components.sampler, components.runner.family)
+    family = components.runner.family
+    others = [components.trainer, components.sampler, family, *(one for one in worlds_of(family) if one is not family)]
     reporters = [Driver(components, lag), *(one for one in others if isinstance(one, ReportsParts))]
     async with PartRecorder(PartsFile(folder / PARTS), reporters, lag, tell) as recorder:
         sinks.add(recorder)

@@ -118,7 +118,8 @@ async def test_a_part_that_answers_again_is_up_again(recorder):
         await answer.wait()
         return [UP]
 
-    async with recorder(Part(late)) as made:
+    part = Part(late)
+    async with recorder(part) as made:
         made.write(0, "rl", {})
         await asyncio.sleep(0.3)
         answer.set()
@@ -126,6 +127,7 @@ async def test_a_part_that_answers_again_is_up_again(recorder):
         await asyncio.sleep(0.05)
         made.write(2, "rl", {})
     assert states(made) == [[PartState.SILENT], [PartState.UP], [PartState.UP]]
+    assert part.asked == 2, "the first answer came late, and then it was asked again"
 
 
 @pytest.mark.parametrize(
@@ -133,6 +135,7 @@ async def test_a_part_that_answers_again_is_up_again(recorder):
     [
         (InfrastructureError("the node is gone"), "the node is gone"),
         (ValueError("odd"), "ValueError: odd"),
+        (SystemExit("bye"), "part_loads exits (bye)"),
         (["a text"], "AttributeError"),
         ([PartLoad(name="a", kind="b", numbers={"n": "many"})], "TypeError"),  # type: ignore[dict-item]
         (7, "TypeError"),
@@ -141,7 +144,7 @@ async def test_a_part_that_answers_again_is_up_again(recorder):
 )
 async def test_a_part_that_fails_is_recorded_as_such(recorder, says, why):
     async def fail() -> Any:
-        if isinstance(says, Exception):
+        if isinstance(says, BaseException):
             raise says
         return says
 

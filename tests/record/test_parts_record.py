@@ -92,6 +92,8 @@ def test_the_file_is_bounded_and_old_readings_lie_further_apart(path, monkeypatc
     assert steps == sorted(steps)
     assert steps[-20:] == list(range(1980, 2000)), "the newest are all there"
     assert steps[0] == 0, "the first is kept"
+    lines = [b"%03d\n" % n for n in range(100)]
+    assert parts._thinned(lines) == [*lines[:50:2], *lines[50:]], "of the older half every second one is removed"
     assert steps[5] - steps[0] > 5 * 5
 
 

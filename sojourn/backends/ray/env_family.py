@@ -204,6 +204,7 @@ class Workers:
             return sum(await asyncio.gather(*(self._end(worker) for worker in workers if worker.up)))
         finally:
             for worker in workers:
+                worker.contact.close()
                 ray.kill(worker.actor)
 
     async def _end(self, worker: Worker) -> int:

@@ -72,6 +72,11 @@ class Contact:
             self.seen()
         return heard
 
+    def close(self) -> None:
+        """Waits for no answer any more."""
+        if self._asked is not None:
+            self._asked.cancel()
+
 
 async def _answered(question: Callable[[], Awaitable[Any]]) -> Heard:
     errors = imported().exceptions

@@ -215,6 +215,7 @@ class ReplicatedSampler:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for replica in self.replicas:
+            replica.contact.close()
             ray.kill(replica.actor)
         self._cluster.release()
 
