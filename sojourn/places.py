@@ -6,13 +6,31 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from sojourn.abilities import HasNextTask, capacity
 from sojourn.errors import ConfigError
+from sojourn.gauge import Gauge
 from sojourn.types import Task
 
 PASSED_OVER = 64  # times at most, for the play that has waited longest
+
+
+class PlayLimit(asyncio.Semaphore):
+    """Lets so many plays go on at once; `gauge` follows how many do."""
+
+    def __init__(self, plays: int) -> None:
+        super().__init__(plays)
+        self.gauge = Gauge()
+
+    async def acquire(self) -> Literal[True]:
+        await super().acquire()
+        self.gauge.add(1)
+        return True
+
+    def release(self) -> None:
+        self.gauge.add(-1)
+        super().release()
 
 
 class Waiting(NamedTuple):

@@ -68,8 +68,8 @@ class EnvFamily(Protocol):
     `tasks(split)` gives the tasks of "train" or "test", decided by the config alone, as a sequence with random access
     (lazy where tasks are generated: see `sojourn.tasks.Generated`). The splits share no task.
 
-    Optional: `Opens`, `Closes`, `HasCapacity`, `HasSeats`, `HasLowestReward`, `HasRisks`, `HasWorlds`, `Relabels`, and
-    a class variable `about` (`sojourn.envs.about.About`), what the world says of itself.
+    Optional: `Opens`, `Closes`, `HasCapacity`, `HasSeats`, `HasLowestReward`, `HasRisks`, `HasWorlds`, `Relabels`,
+    `ReportsParts`, and a class variable `about` (`sojourn.envs.about.About`), what the world says of itself.
     """
 
     def tasks(self, split: str) -> Sequence[Task]: ...
@@ -102,7 +102,7 @@ class RendererConfig(Protocol):
 
 
 class Sampler(Protocol):
-    """Samples from the model as it was published last. Optional: `Forgets`, `Measured`.
+    """Samples from the model as it was published last. Optional: `Forgets`, `Measured`, `ReportsParts`.
 
     `score` returns the log-probability of every token of the prompt but the first, given those before it: (P - 1,).
     """
@@ -291,7 +291,7 @@ class Trainer(Stateful, Protocol):
 
     `begin` starts a stage of `updates` updates: a new optimiser, and the present weights as the reference if asked for.
     `forward` returns log-probabilities of the tokens with weight, or of `tokens` (N,) in their positions, and columns.
-    Optional: `Copies`, `HasHiddenStates`.
+    Optional: `Copies`, `HasHiddenStates`, `ReportsParts`.
     """
 
     version: int

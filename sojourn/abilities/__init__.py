@@ -87,6 +87,15 @@ from sojourn.abilities.methods import (
     task_data,
     valid_for,
 )
+from sojourn.abilities.parts import (
+    ANSWER_S,
+    GroupQueue,
+    HasQueue,
+    PartLoad,
+    PartState,
+    ReportsParts,
+    queue_of,
+)
 from sojourn.abilities.worlds import (
     PLAY_ABILITIES,
     Bounds,
@@ -116,6 +125,7 @@ from sojourn.abilities.worlds import (
 )
 
 __all__ = [
+    "ANSWER_S",
     "PLAY_ABILITIES",
     "VALID_FOR",
     "AddsContext",
@@ -145,6 +155,7 @@ __all__ = [
     "Forkable",
     "ForkableSeat",
     "Freezes",
+    "GroupQueue",
     "HasBlobs",
     "HasCapacity",
     "HasChatTemplate",
@@ -161,6 +172,7 @@ __all__ = [
     "HasOrigin",
     "HasPassColumns",
     "HasPlan",
+    "HasQueue",
     "HasRisks",
     "HasSeats",
     "HasSlowdowns",
@@ -182,6 +194,8 @@ __all__ = [
     "Opens",
     "OpensEndpoints",
     "OpensModels",
+    "PartLoad",
+    "PartState",
     "PlacesWorlds",
     "PlaysElsewhere",
     "ProvidesTargets",
@@ -189,6 +203,7 @@ __all__ = [
     "ReadsTaskData",
     "Relabels",
     "ReleasesResources",
+    "ReportsParts",
     "Restarts",
     "ScoresTokens",
     "Sized",
@@ -213,6 +228,7 @@ __all__ = [
     "parts_of",
     "play_abilities",
     "provided",
+    "queue_of",
     "reads_critic",
     "since_now",
     "task_data",

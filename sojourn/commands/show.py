@@ -1,4 +1,4 @@
-"""`sojourn show`: prints a run, a step, or an episode."""
+"""`sojourn show`: prints a run, a step, an episode, or the parts of a run."""
 
 from __future__ import annotations
 
@@ -34,9 +34,12 @@ def show(
         str, typer.Option(help="With --prompt: the seat whose prompt is shown. (default: the first one)")
     ] = "",
     full: Annotated[bool, typer.Option("--full", help="Do not shorten long texts.")] = False,
+    parts: Annotated[
+        bool, typer.Option("--parts", help="Show what each sampler, trainer rank and environment worker does.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """Print a run, the groups of a step, an episode, or the episodes that match a query."""
+    """Print a run, the groups of a step, an episode, the episodes that match a query, or the parts of the run."""
     from sojourn.record.run import RunFolder
     from sojourn.terminal import run as runs
 
@@ -56,6 +59,8 @@ def show(
         raise ConfigError("--prompt, --tokens and --json show an episode in three ways: choose one of them")
     if limit is not None and not find:
         raise ConfigError(f"--limit {limit} limits what --find shows: add --find with a query, or leave out --limit")
+    if parts and (episode or step is not None or stage or find):
+        raise ConfigError("--parts shows the parts of the whole run: leave out the episode, --step, --stage and --find")
     if stage:
         runs.require_stage(run, stage)
     if episode:
@@ -64,6 +69,8 @@ def show(
         _find(run, find, limit or 20, json, console)
     elif step is not None:
         _step(run, stage, step, json, console)
+    elif parts:
+        _parts(run, json, console)
     elif json:
         print(runs.as_json(run, stage))
     else:
@@ -77,6 +84,15 @@ def _find(run: Path, query: str, limit: int, json: bool, console: CleanConsole) 
         print(find.search_json(run, query, limit))
     else:
         console.print(find.search_table(run, query, limit, console.width))
+
+
+def _parts(run: Path, json: bool, console: CleanConsole) -> None:
+    from sojourn.terminal import parts
+
+    if json:
+        print(parts.as_json(run))
+    else:
+        console.print(parts.tables(run, console.width))
 
 
 def _step(run: Path, stage: str, step: int, json: bool, console: CleanConsole) -> None:

@@ -17,7 +17,7 @@ from sojourn.config.fields import Range
 from sojourn.errors import ConfigError, RankError, WorldError
 from sojourn.event_loop import cancelled, contained
 from sojourn.failures import Attempt, require_few_failures
-from sojourn.places import Places
+from sojourn.places import Places, PlayLimit
 from sojourn.protocols import Agent, AgentContext, Env, EnvFamily, Renderer, Sampler, Seat
 from sojourn.rollout.limits import Limits, call_env
 from sojourn.rollout.play import OwnCourse, play
@@ -72,7 +72,7 @@ class Runner:
     _episode_counts: dict[int, EpisodeCounts] = field(default_factory=dict[int, EpisodeCounts])
 
     def __post_init__(self) -> None:
-        self._episode_limit = asyncio.Semaphore(self.config.concurrency)
+        self.playing = PlayLimit(self.config.concurrency)
 
     async def play_group(
         self,
@@ -111,7 +111,7 @@ class Runner:
     ) -> Episode:
         """Plays a task once. Only here does an exception of an environment become data (`Episode.error`)."""
         course = self.agent.course(self, task) if course is None and isinstance(self.agent, LooksAhead) else course
-        async with self._places(task, 0 if course is None else course.copies).taken(task), self._episode_limit:
+        async with self._places(task, 0 if course is None else course.copies).taken(task), self.playing:
             for attempt in range(self.config.retries + 1):
                 began, failed, played = time.monotonic(), None, Attempt()
                 try:

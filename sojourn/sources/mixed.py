@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from sojourn.abilities import Checks, Measured, Observes, max_lag
+from sojourn.abilities import Checks, GroupQueue, Measured, Observes, max_lag, queue_of
 from sojourn.config.fields import Kind
 from sojourn.protocols import Source, SourceConfig, Stateful
 from sojourn.sources.context import SourceContext, StageContext
@@ -81,6 +81,10 @@ class MixedGroups:
     def metrics(self) -> Mapping[str, float]:
         measured = [part.metrics() for part in self.parts if isinstance(part, Measured)]
         return {name: value for metrics in measured for name, value in metrics.items()}
+
+    def queue(self) -> GroupQueue:
+        queues = [queue_of(part) for part in self.parts]
+        return GroupQueue(sum(queue.playing for queue in queues), sum(queue.complete for queue in queues))
 
     def state(self) -> Mapping[str, Any]:
         return {str(n): part.state() for n, part in enumerate(self.parts) if isinstance(part, Stateful)}

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from sojourn.abilities import LooksAhead, asks_critic, env_needs, origin_of, since_now
+from sojourn.abilities import GroupQueue, LooksAhead, asks_critic, env_needs, origin_of, since_now
 from sojourn.branching.budget import mean_spent
 from sojourn.branching.rule import Branching
 from sojourn.branching.trees import play_trees
@@ -229,6 +229,11 @@ class LiveSlots:
         counts, self._counts = self._counts, Counter()
         grown = zip(("horizon_turns", "horizon_tokens"), self._budget, strict=True) if self.config.grows else ()
         return {name: float(count) for name, count in (*counts.items(), *grown, *self._spent.items())}
+
+    def queue(self) -> GroupQueue:
+        """Returns how many groups are played, and how many wait for their step."""
+        complete = sum(task.done() for task in self._running.values())
+        return GroupQueue(len(self._running) - complete, complete)
 
     async def close(self) -> None:
         """Cancels the episodes that are still running."""

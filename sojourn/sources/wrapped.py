@@ -8,7 +8,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from sojourn.abilities import Branches, Checks, Measured, Mixes, Observes, asks_critic, group_size, max_lag, origin_of
+from sojourn.abilities import (
+    Branches,
+    Checks,
+    GroupQueue,
+    Measured,
+    Mixes,
+    Observes,
+    asks_critic,
+    group_size,
+    max_lag,
+    origin_of,
+    queue_of,
+)
 from sojourn.config.fields import Kind
 from sojourn.protocols import Source, SourceConfig, Stateful
 from sojourn.rewards.reward_cache import ScoredGroup
@@ -93,6 +105,9 @@ class WrappedGroups:
 
     def metrics(self) -> Mapping[str, float]:
         return self.base.metrics() if isinstance(self.base, Measured) else {}
+
+    def queue(self) -> GroupQueue:
+        return queue_of(self.base)
 
     def state(self) -> Mapping[str, Any]:
         return {"base": self.base.state()} if isinstance(self.base, Stateful) else {}

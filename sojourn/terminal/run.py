@@ -28,6 +28,7 @@ from sojourn.terminal.clean import clean, one_line
 from sojourn.terminal.evaluations import side_by_side
 from sojourn.terminal.jsonable import jsonable
 from sojourn.terminal.numbers import duration, number, sparkline
+from sojourn.terminal.parts import summary
 from sojourn.terminal.rows import Column, rows
 from sojourn.terminal.runs import STYLES
 
@@ -82,12 +83,15 @@ def overview(path: Path, width: int, stage: str = "") -> Group:
     """Returns an overview of a run, one or two screens long; problems with reading it are listed at the end."""
     run = read_status(path)
     lines: list[RenderableType] = list(_head(run, width))
-    problems = list(run.missing)
+    problems, of_parts = list(run.missing), list[Text]()
+    with collect_problems(problems):
+        of_parts = summary(path)
     with collect_problems(problems):
         if run.evaluations:
             lines += [Text(), _evaluations(run, width)]
         measured = _lines(path, problems)
         lines += _steps(measured, stage or run.stage, width)
+        lines += of_parts
         with EpisodeStore(path) as store:
             lines += [Text(f"diagnosis: {clean(str(finding))}", "yellow") for finding in findings(store, measured)]
             lines += _failures(store, path)

@@ -55,7 +55,7 @@ def table(runs: Sequence[RunStatus], width: int) -> Group:
         Column(heading="in training", cells=[_now(run) for run in runs], drop_priority=1),
         Column(heading="evaluations", cells=[_evaluations(run) for run in runs]),
         Column(heading="tags", cells=[one_line(", ".join(run.tags)) for run in runs], drop_priority=2),
-        Column(heading="changed", cells=[_ago(run.changed) for run in runs], drop_priority=3),
+        Column(heading="changed", cells=[ago(run.changed) for run in runs], drop_priority=3),
         Column(heading="model", cells=[one_line(run.model) for run in runs], drop_priority=4),
         Column(heading="worlds", cells=[one_line(", ".join(run.worlds)) for run in runs], drop_priority=5),
     ]
@@ -149,7 +149,7 @@ def _evaluations(run: RunStatus) -> str:
     return ARROW.join([*(f"{100 * estimate.mean:.0f}%" for estimate in earlier), last.percent])
 
 
-def _ago(changed: float) -> str:
+def ago(changed: float) -> str:
     """Returns how long ago a time was, roughly."""
     seconds = max(time.time() - changed, 0.0)
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from sojourn.abilities import PlacesWorlds, bound_curriculum
-from sojourn.protocols import Curriculum, Renderer, Sampler, Trainer
+from sojourn.protocols import Curriculum, Renderer, Sampler, Source, Trainer
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.rewards.reward_cache import RewardCache
 from sojourn.rollout.runner import Runner
@@ -31,6 +31,7 @@ class Components:
     rewards: RewardCache
     curriculum: Curriculum
     timeline: Timeline
+    source: Source | None = None  # of the present stage
     episodes: EpisodeStore = field(init=False)  # of a run, which records them; an evaluation alone has none
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sojourn.display import Display
 from sojourn.errors import RecordError
-from sojourn.record import checkpoint, metrics
+from sojourn.record import checkpoint, metrics, parts
 from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.run import RunFolder
 from sojourn.record.run_status import SKIPPED_CHECKPOINTS
@@ -25,13 +25,14 @@ def checkpoint_to_resume(folder: RunFolder, display: Display) -> Checkpoint | No
 
 
 def truncate_metrics(recipe: Recipe, jsonl: metrics.Jsonl, found: Checkpoint | None) -> None:
-    """Removes the metrics that a killed run wrote after the checkpoint that it is resumed from."""
+    """Removes the metrics, and the loads of parts, that a killed run wrote after the checkpoint that it is resumed
+    from."""
     position = found.state() if found is not None else {"stage": 0, "step": 0, "parts": {}}
     match position:
         case {"stage": int(number), "step": int(step), "parts": dict()} if 0 <= number < len(recipe.stages):
-            jsonl.truncate(step, recipe.stages[number].name)
-            for later in recipe.stages[number + 1 :]:
-                jsonl.truncate(0, later.name)
+            for from_step, stage in ((step, recipe.stages[number]), *((0, s) for s in recipe.stages[number + 1 :])):
+                jsonl.truncate(from_step, stage.name)
+                parts.truncate(jsonl.path.with_name(parts.PARTS), from_step, stage.name)
         case _:
             raise RecordError(
                 f"the state of {found and found.path} belongs to no step of the {len(recipe.stages)} stages of this "

@@ -35,6 +35,7 @@ from sojourn.render import pieces
 from sojourn.rewards.reward_cache import ALL_SLOTS
 from sojourn.train import early_stop
 from sojourn.train.assemble import Components, assemble
+from sojourn.train.driver_load import recorded_parts
 from sojourn.train.early_stop import Spent
 from sojourn.train.episode_writer import EpisodeWriter
 from sojourn.train.evaluate import evaluate, panel
@@ -74,7 +75,7 @@ class StageRun:
         wants_reference = any(stream.reference for stream in streams) or run.measures_drift(stage)
         components.trainer.begin(stage.optim, stage.steps * stage.minibatches, reference=wants_reference)
         seen = sum(earlier.groups.tasks(earlier.steps) for earlier in run.recipe.stages[:number])
-        source = stage.groups.bind(components, stage.name, stage.steps, seen)
+        components.source = source = stage.groups.bind(components, stage.name, stage.steps, seen)
         if previous is not None:
             previous.hand_over(stage.streams)
         return cls(run, number, stage, source)
@@ -371,10 +372,9 @@ async def run_recipe(
     and reward are copied first, as some have state, so that the same recipe can be run again."""
     recipe = replace(recipe, stages=copy.deepcopy(recipe.stages), reward=copy.deepcopy(recipe.reward))
     found = checkpoint_to_resume(folder, display) if resume else None
-    if resume:
-        check_models(recipe, folder)
     jsonl = metrics.Jsonl(folder.path / "metrics.jsonl")
     if resume:
+        check_models(recipe, folder)
         truncate_metrics(recipe, jsonl, found)
     sinks = metrics.Sinks([jsonl])
     try:
@@ -394,6 +394,7 @@ async def run_recipe(
                 components.runner.on_episode = run.see
                 sinks.add(LiveDiagnosis(store, display.message, list(metrics.read(jsonl.path))))
                 components.runner.on_blobs = lambda blobs: writer.blobs.update(blobs)
-                return await run.run(found)
+                async with recorded_parts(folder.path, components, sinks, display.message):
+                    return await run.run(found)
     finally:
         sinks.close()

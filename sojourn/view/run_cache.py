@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sojourn.errors import RecordError
-from sojourn.record import metrics
+from sojourn.record import metrics, parts
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.metrics import Line
+from sojourn.record.parts import PARTS, Reading
 from sojourn.record.run_status import RunStatus, locked, read_status, run_folders
 
 INDEX_FILES = ("episodes.sqlite", "episodes.sqlite-wal", "tokens")
 WATCHED_FILES = (
-    "metrics.jsonl", "evaluations.json", "episodes.sqlite", "episodes.sqlite-wal", "failure.json", "lock",
+    "metrics.jsonl", "evaluations.json", "episodes.sqlite", "episodes.sqlite-wal", "failure.json", "lock", PARTS,
 )  # fmt: skip
 Stamps = tuple[tuple[int, int], ...]
 
@@ -28,6 +29,13 @@ class Metrics(NamedTuple):
 
     lines: Sequence[Line]
     problem: str
+
+
+class Readings(NamedTuple):
+    """What the parts of a run did. `problem` is a sentence where that cannot be read."""
+
+    readings: Sequence[Reading]
+    problem: str = ""
 
 
 @dataclass
@@ -41,6 +49,7 @@ class RunCache:
     _statuses: dict[Path, tuple[Stamps, RunStatus]] = field(default_factory=dict)
     _lines: dict[Path, tuple[Stamps, Metrics]] = field(default_factory=dict)
     _stores: dict[Path, tuple[Stamps, EpisodeStore]] = field(default_factory=dict)
+    _readings: dict[Path, tuple[Stamps, Readings]] = field(default_factory=dict)
 
     def paths(self) -> dict[str, Path]:
         """Returns the folders of all runs by key, the last changed first."""
@@ -92,6 +101,14 @@ class RunCache:
             cached = self._lines[path] = (stamps, _read_metrics(path / WATCHED_FILES[0]))
         return cached[1]
 
+    def readings(self, path: Path) -> Readings:
+        """Returns what the parts of a run did, oldest first."""
+        stamps = file_stamps(path, (PARTS,))
+        cached = self._readings.get(path)
+        if cached is None or cached[0] != stamps:
+            cached = self._readings[path] = (stamps, _read_parts(path / PARTS))
+        return cached[1]
+
     @contextmanager
     def store(self, path: Path) -> Iterator[EpisodeStore]:
         """Opens the episodes of a run. An index that had to be rebuilt is kept open until the files change."""
@@ -113,6 +130,15 @@ class RunCache:
         """Returns a hash that changes when the run of this key (or any run, for None) starts, goes on or ends."""
         stamps = {name: (file_stamps(path), locked(path)) for name, path in self.paths().items() if key in (None, name)}
         return f"{zlib.crc32(repr(stamps).encode()):08x}"
+
+
+def _read_parts(path: Path) -> Readings:
+    try:
+        found = tuple(parts.read(path))
+        unread = parts.count_unread(path, len(found))
+    except RecordError as error:
+        return Readings((), str(error))
+    return Readings(found, f"{path}: {unread} line{'s' * (unread > 1)} damaged, and left out" if unread > 0 else "")
 
 
 def _read_metrics(path: Path) -> Metrics:

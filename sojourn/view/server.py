@@ -30,7 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sojourn.errors import ConfigError, RecordError, SojournError
 from sojourn.view import page
-from sojourn.view.pages import diff, episode, evaluation_changes, files, find, group, rerun, run, runs, step
+from sojourn.view.pages import diff, episode, evaluation_changes, files, find, group, parts, rerun, run, runs, step
 from sojourn.view.reruns import Reruns
 from sojourn.view.run_cache import RunCache
 
@@ -79,6 +79,7 @@ def application(
         Route("/diff", page.with_fingerprint(diff.index)),
         Route("/events", events),
         Route("/runs/{run}", page.with_fingerprint(run.index)),
+        Route("/runs/{run}/parts", page.with_fingerprint(parts.index)),
         Route("/runs/{run}/find", page.with_fingerprint(find.index)),
         Route("/runs/{run}/changes", page.with_fingerprint(evaluation_changes.index)),
         Route("/runs/{run}/steps/{stage:path}/{step:number}", page.with_fingerprint(step.index)),

@@ -14,11 +14,13 @@ import pytest
 from trained_run import final_weights
 
 import sojourn
+from sojourn.abilities import PartState
 from sojourn.commands.train import run_to_end
 from sojourn.config import toml
 from sojourn.display import Display
 from sojourn.errors import RankError
 from sojourn.record.episodes.store import EpisodeStore
+from sojourn.record.parts import PARTS, read
 from sojourn.record.run import RunFolder
 from sojourn.train.resolve import resolve
 from sojourn.types import Episode
@@ -119,7 +121,9 @@ def assert_same(one: Path, other: Path) -> None:
 
 async def test_a_run_on_ray_is_the_run_in_one_process_bit_for_bit_and_leaves_no_process(ray, plain, tmp_path):
     free = ray.available_resources()["CPU"]
-    assert_same(await train(tmp_path / "run", *RAY), plain)
+    found = await train(tmp_path / "run", *RAY)
+    assert_same(found, plain)
+    assert_parts_are_recorded(found)
     for kind in ("SamplerActor", "EnvWorker", "TrainerRank"):
         for _ in range(100):
             if not actors_of(kind):
@@ -127,6 +131,24 @@ async def test_a_run_on_ray_is_the_run_in_one_process_bit_for_bit_and_leaves_no_
             await asyncio.sleep(0.1)
         assert not actors_of(kind)
     assert ray.available_resources()["CPU"] == free
+
+
+def assert_parts_are_recorded(run: Path) -> None:
+    """Each step says what every part did."""
+    readings = list(read(run / PARTS))
+    assert [(reading.stage, reading.step) for reading in readings] == [("warmup", 0), ("warmup", 1)] + [
+        ("rl", step) for step in range(4)
+    ]
+    names = ["driver", "trainer rank 0", "sampler 0", "sampler 1", "worker 0", "worker 1"]
+    for reading in readings:
+        assert [part.name for part in reading.parts] == names
+        assert {part.state for part in reading.parts} == {PartState.UP}
+    numbers = {part.name: part.numbers for part in readings[-1].parts}
+    assert len({part.facts["process"] for part in readings[-1].parts[1:]}) == 5
+    assert numbers["trainer rank 0"]["passes"] == 1
+    assert sum(numbers[f"worker {n}"]["plays_begun"] for n in range(2)) >= 8
+    assert all(numbers[name]["busy_share"] > 0 for name in names)
+    assert all(numbers[f"sampler {n}"]["weights_version"] == 6 for n in range(2))
 
 
 async def test_two_ranks_train_the_same_to_the_last_digits(plain, tmp_path):

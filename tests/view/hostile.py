@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
 
+from sojourn.abilities import PartLoad, PartState
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.metrics import Jsonl
+from sojourn.record.parts import PARTS, PartsFile, Reading
 from sojourn.record.run import RunFolder
 from sojourn.record.summary import summarise
 from sojourn.types import Credit, Ending, Episode, Group, Message, Role, Score, Task, ToolCall, Trajectory, Turn
@@ -37,6 +40,18 @@ def make(folder: Path) -> None:
         metrics = Jsonl(folder / "metrics.jsonl")
         metrics.write(0, "rl <b>/%2f?#", {"success": 0.5, TEXT: 1.0, "success_<b>": float("nan")})
         metrics.close()
+        parts = PartsFile(folder / PARTS)
+        for step in range(2):
+            parts.write(Reading(step, "rl <b>/%2f?#", 1e9, math.nan, tuple(map(_part, range(12)))))
+        parts.close()
+
+
+def _part(number: int) -> PartLoad:
+    numbers = {TEXT: math.inf, "busy_share": float("nan"), "<b>_bytes": -1e300, "memory_bytes": 1e300}
+    return PartLoad(
+        name=f"{number} {TEXT}", kind=("<b>", TEXT)[number % 2], state=PartState.DOWN, seen_s=math.inf,
+        note=TEXT, facts={"<i>": f"{number} {TEXT}", TEXT: LINE}, numbers=numbers,
+    )  # fmt: skip
 
 
 def _group(slot: int, line: str) -> Group:

@@ -51,6 +51,9 @@ DAMAGES = {  # what is done, the page that says so, and what it says
         "",
         "1 line cut off or damaged",
     ),
+    "parts odd": (replaced("parts.jsonl", '[]\n{"step":0}\n'), "/parts", "parts.jsonl: 2 lines damaged"),
+    "parts a folder": (lambda run: (run / "parts.jsonl").mkdir(), "", "parts.jsonl cannot be read"),
+    "parts binary": (replaced("parts.jsonl", "\x00\xff" * 99), "/parts", "Nothing is recorded of this run's parts"),
     "evaluations broken": (replaced("evaluations.json", "[{"), "", "evaluations.json is not JSON"),
     "evaluations odd": (replaced("evaluations.json", '[{"name":1}]'), "", "holds something else than evaluations"),
     "index damaged": (replaced("episodes.sqlite", "no database" * 999), "", "episodes.sqlite is damaged"),
@@ -78,8 +81,10 @@ DAMAGES = {  # what is done, the page that says so, and what it says
         "No training step has finished yet",
     ),
 }
-PAGES = ("?all=1&smooth=2", "/steps/rl/3", "/groups/rl/3/0", "/episodes/EPISODE", "/episodes/EPISODE?tokens=logprob",
-         "/find", "/find?q=the", "/changes", "/json/EPISODE", "/text/0/0/1/EPISODE", "/blobs/" + "0" * 64)  # fmt: skip
+PAGES = (
+    "?all=1&smooth=2", "/steps/rl/3", "/groups/rl/3/0", "/episodes/EPISODE", "/episodes/EPISODE?tokens=logprob",
+    "/parts", "/find", "/find?q=the", "/changes", "/json/EPISODE", "/text/0/0/1/EPISODE", "/blobs/" + "0" * 64,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from sojourn.abilities import HasCapacity, HasWorlds, capacity
+from sojourn.abilities import HasCapacity, HasWorlds, PartLoad, PartState, capacity
 from sojourn.backends.ray.cluster import RETRY_S, SLOWEST_RETRY_S, code_digest
 from sojourn.backends.ray.env_worker import BLOBS, LOST, Answer, Expert, import_paths, pickled_family
-from sojourn.errors import ConfigError, InfrastructureError, LostPlayError, cause
+from sojourn.backends.ray.reports import Contact, Heard
+from sojourn.errors import ActionError, BudgetError, ConfigError, InfrastructureError, LostPlayError, cause
+from sojourn.gauge import Gauge
 from sojourn.protocols import EnvFamily
 from sojourn.types import Message, Observation, Step, Task
 
@@ -29,6 +31,7 @@ OPEN_TIMEOUT_S, ASK_TIMEOUT_S = 600.0, 60.0
 STUCK_S = 60.0  # a worker that does not answer for so long is stuck
 log = logging.getLogger(__name__)
 MOST_KNOWN = 10_000  # tasks
+POLICYS = (ActionError, BudgetError)  # errors that are the agent's
 ASKED: Path = (-1,)  # the world, for counting, of plays that are only made to be asked what they can do
 
 
@@ -42,6 +45,43 @@ class Worker:
     failure: BaseException | None = None  # why it could not be opened, last
     placed: int = 0  # plays that began there and are open
     open: Counter[Path] = field(default_factory=Counter[Path])  # all plays, forks included, by their worlds
+    opened: int = 0  # how often it has opened the world
+    begun: int = 0  # plays, since the last `part_load`
+    lost: int = 0  # plays that ended with its process
+    failed: int = 0  # calls of plays that failed otherwise than by their action
+    gauge: Gauge = field(default_factory=Gauge)  # of its plays
+    contact: Contact = field(default_factory=Contact)
+
+    def take_on(self, world: Path) -> None:
+        """Counts a play that begins here."""
+        self.open[world] += 1
+        self.begun += 1
+        self.gauge.add(1)
+
+    async def part_load(self, name: str) -> PartLoad:
+        """Returns what the worker does; one that is down is not asked."""
+        busy, begun, self.begun = self.gauge.take(), self.begun, 0
+        numbers: dict[str, float] = {"busy_share": busy.share, "plays_mean": busy.mean, "plays_begun": begun}
+        numbers |= {"restarts": max(self.opened - 1, 0), "plays_lost": self.lost, "failures": self.failed}
+        numbers |= {"plays": self.open.total()}
+        heard = await self._heard()
+        if heard.answer is not None:
+            self.contact.report = heard.answer
+        return PartLoad(
+            name=name,
+            kind="environment worker",
+            state=heard.state,
+            seen_s=self.contact.seen_s,
+            note=heard.note,
+            facts=self.contact.report.facts,
+            numbers={**numbers, **(self.contact.report.numbers if heard.answer is not None else {})},
+        )
+
+    async def _heard(self) -> Heard:
+        if self.up:
+            return await self.contact.ask(self.actor.report.remote)
+        why = "its process has ended" if self.failure is None else cause(self.failure)
+        return Heard(PartState.DOWN if self.opened else PartState.LOADING, note=why if self.opened else "")
 
 
 class Place(NamedTuple):
@@ -101,7 +141,7 @@ class Workers:
             if free := [w for w in self.all if w.up and w.open[world] < room and not 0 < self.most <= w.placed]:
                 chosen = min(free, key=lambda worker: (worker.placed, worker.open.total()))
                 chosen.placed += 1
-                chosen.open[world] += 1
+                chosen.take_on(world)
                 return Place(chosen, chosen.life, world)
             failed = [worker.failure for worker in self.all if isinstance(worker.failure, ConfigError)]
             if failed and not any(worker.up for worker in self.all):
@@ -111,13 +151,14 @@ class Workers:
     def beside(self, place: Place) -> Place:
         """Returns the place of a fork of the play in a place."""
         if place.life == place.worker.life:
-            place.worker.open[place.world] += 1
+            place.worker.take_on(place.world)
         return place._replace(forked=True)
 
     def give_back(self, place: Place) -> None:
         if place.life == place.worker.life:
             place.worker.placed -= not place.forked
             place.worker.open[place.world] -= 1
+            place.worker.gauge.add(-1)
             self._changed.set()
 
     async def ask(self, place: Place, method: str, *arguments: Any) -> Answer:
@@ -125,12 +166,15 @@ class Workers:
         if place.life != place.worker.life:
             raise LostPlayError(LOST)
         try:
-            return pickle.loads(await getattr(place.worker.actor, method).remote(*arguments))
+            answer: Answer = pickle.loads(await getattr(place.worker.actor, method).remote(*arguments))
         except RayTaskError as error:
             raise InfrastructureError(f"a worker cannot read what it is sent: {cause(error.cause)}") from error
         except RayError:
             self._lose(place.worker, place.life)
             raise LostPlayError(LOST) from None
+        place.worker.contact.seen()
+        place.worker.failed += isinstance(answer.error, Exception) and not isinstance(answer.error, POLICYS)
+        return answer
 
     def ask_now(self, worker: Worker | None, method: str, *arguments: Any) -> Any:
         """Returns what a worker, or any that is up, answers, and waits for it where it is called."""
@@ -145,6 +189,11 @@ class Workers:
             raise LostPlayError(LOST) from None
         return answer.get()
 
+    async def part_loads(self, name: str) -> list[PartLoad]:
+        """Returns what each worker does."""
+        numbered = enumerate(self.all)
+        return await asyncio.gather(*(worker.part_load(f"{name} {n}") for n, worker in numbered))
+
     async def close(self) -> int:
         """Ends the workers, and returns how many plays were still open."""
         watching, self._watching, workers, self.all = self._watching, [], self.all, []
@@ -155,6 +204,7 @@ class Workers:
             return sum(await asyncio.gather(*(self._end(worker) for worker in workers if worker.up)))
         finally:
             for worker in workers:
+                worker.contact.close()
                 ray.kill(worker.actor)
 
     async def _end(self, worker: Worker) -> int:
@@ -173,6 +223,7 @@ class Workers:
                 worker.up, worker.failure = answer.error is None, answer.error
                 self._changed.set()
                 if answer.error is None:
+                    worker.opened += 1
                     pause_s, life = RETRY_S, worker.life
                     while worker.life == life:
                         async with asyncio.timeout(self.stuck_s):
@@ -191,6 +242,8 @@ class Workers:
     def _lose(self, worker: Worker, life: int) -> None:
         if worker.life == life:
             worker.life, worker.up, worker.placed = life + 1, False, 0
+            worker.lost += worker.open.total()
+            worker.gauge.add(-worker.gauge.count)
             worker.open.clear()
             self._changed.set()
 
@@ -287,6 +340,11 @@ class RemoteFamily(RemoteWorld):
         shared = self.shared
         shared.workers.family = shared.alone.family = pickled_family(self.base)
         await shared.workers.open()
+
+    async def part_loads(self) -> list[PartLoad]:
+        """Returns what each worker does (`ReportsParts`)."""
+        alone = await self.shared.alone.part_loads("worker of single plays")
+        return [*await self.shared.workers.part_loads("worker"), *alone]
 
     async def close(self) -> None:
         await asyncio.gather(*self.shared.background, return_exceptions=True)

@@ -21,6 +21,7 @@ from ray.cloudpickle.cloudpickle import dumps
 
 from sojourn.abilities import HasBlobs, HasNativeActions, HasWorlds, blobs_of, play_abilities
 from sojourn.backends.ray.cluster import code_digest, require_same_code
+from sojourn.backends.ray.reports import Report
 from sojourn.envs.expert import expert_action
 from sojourn.errors import ActionError, BudgetError, ConfigError, InfrastructureError, LostPlayError, WorldError, cause
 from sojourn.event_loop import contained
@@ -86,6 +87,11 @@ class EnvWorker:
     async def live(self, seconds: float) -> None:
         """Returns after some time, and so fails when this process ends before, and is late where it is stuck."""
         await asyncio.sleep(seconds)
+
+    async def report(self) -> Report:
+        """Returns where this process is, and its memory."""
+        world = "" if self._family is None else ", ".join(type(world).__name__ for world in worlds_of(self._family))
+        return await Report.with_children({"world": world})
 
     async def abilities(self, path: Sequence[int], task: Task) -> bytes:
         """Answers what plays of a task can do; one is made for it, and closed."""

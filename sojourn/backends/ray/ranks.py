@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures as futures
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError
 
+from sojourn.abilities import PartLoad, PartState
 from sojourn.backends.ray.cluster import require_same_code
-from sojourn.backends.ray.trainer_rank import POLICY, Place, Process
+from sojourn.backends.ray.trainer_rank import POLICY, Pass, Place, Process
 from sojourn.errors import RankError
+from sojourn.gauge import Work
+from sojourn.protocols import Loss
 from sojourn.types import Batch
 
 if TYPE_CHECKING:
@@ -35,6 +39,10 @@ class Ranks:
         self.actors: list[Any] = list(actors)
         self.processes: list[Process] = []
         self._lost: str | None = None
+        self._passes: list[Pass] = []  # the last one of each
+        self._loaded: list[Work] = []  # at the last `part_loads`
+        self._seen = self._taken = time.monotonic()  # when they answered last, and that
+        self._asked: float | None = None  # when they were asked what they work at now
 
     def open(self, torch: Torch, model: Model, seed: int, critic: Critic | None, *, shard: bool = False) -> None:
         """Lets the ranks find one another, and load the model. With `shard` each of several holds a part of the
@@ -59,6 +67,39 @@ class Ranks:
     async def all(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
         return await self._awaited(self._begun(method, args, kwargs))
 
+    async def forward_backward(self, number: int, batch: Batch, losses: Sequence[Loss]) -> list[Pass]:
+        """Lets the trainers of a number add a gradient."""
+        self._passes = await self.all("forward_backward", number, batch, list(losses))
+        return self._passes
+
+    def part_loads(self) -> list[PartLoad]:
+        """Returns what each rank has done, by what it said with its last pass; none is asked, as each does one thing
+        after the other."""
+        now, loaded = time.monotonic(), self._loaded or [Work()] * len(self.actors)
+        over_s, self._taken = max(now - self._taken, 1e-9), now
+        self._loaded = [one.work for one in self._passes]
+        return [self._load_of(rank, loaded[rank], over_s) for rank in range(len(self.processes))]
+
+    def _load_of(self, rank: int, before: Work, over_s: float) -> PartLoad:
+        facts: Mapping[str, str] = {"node": self.processes[rank].host, "process": str(self.processes[rank].pid)}
+        numbers: dict[str, float] = {}
+        if self._passes:
+            said = self._passes[rank]
+            facts, share = said.process.facts, (said.work.busy_s - before.busy_s) / over_s
+            numbers = {"busy_share": min(share, 1.0), **said.work.numbers(before), **said.process.numbers}
+        now = time.monotonic()
+        if self._asked is not None:
+            numbers["working_s"] = now - self._asked
+        return PartLoad(
+            name=f"trainer rank {rank}",
+            kind="trainer rank",
+            state=PartState.UP if self._lost is None else PartState.DOWN,
+            seen_s=now - self._seen,
+            note=self._lost or "",
+            facts=facts,
+            numbers=numbers,
+        )
+
     async def pack(self) -> ObjectRef:
         """Returns where the first rank has put the packed weights, which are not fetched."""
         self._require_alive()
@@ -79,6 +120,7 @@ class Ranks:
         self._require_alive()
         if len(self.actors) > 1:
             args = [ray.put(arg) if isinstance(arg, Batch) else arg for arg in args]
+        self._asked = time.monotonic()
         return [getattr(actor, method).remote(*args, **kwargs) for actor in self.actors]
 
     def _require_alive(self) -> None:
@@ -104,9 +146,11 @@ class Ranks:
 
     def _settled(self, pending: Sequence[futures.Future[Any]]) -> list[Any]:
         """Returns the answers of all ranks, or raises what one of them raised."""
+        self._asked = None
         errors = {rank: _error(one) for rank, one in enumerate(pending)}
         failed = {rank: error for rank, error in errors.items() if error is not None}
         if not failed:
+            self._seen = time.monotonic()
             return [one.result() for one in pending]
         dead = [rank for rank, error in failed.items() if _is_death(error)]
         if dead:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from sojourn.backends.ray.cluster import code_digest, prepare_actor
+from sojourn.backends.ray.reports import Report
 from sojourn.types import FloatArray, Prompt, Sample, SamplingParams
 
 if TYPE_CHECKING:
@@ -30,6 +31,13 @@ class OpenedSampler(NamedTuple):
 
     max_context: int
     code: str
+
+
+class SamplerReport(NamedTuple):
+    """Holds what a replica says of its engine and of its process."""
+
+    stats: EngineStats
+    process: Report
 
 
 class SamplerActor:
@@ -67,6 +75,15 @@ class SamplerActor:
 
     async def stats(self) -> EngineStats:
         return self._of(0).stats()
+
+    async def report(self) -> SamplerReport | None:
+        """Returns nothing where there is no engine, as the process was started anew."""
+        from sojourn.backends.torch.place import device_memory, place_of
+
+        if (engine := self._engine) is None:
+            return None
+        facts = {**place_of(engine.device), "engine": "sojourn"}
+        return SamplerReport(engine.stats(), Report.here(facts, device_memory(engine.device)))
 
     def _of(self, version: int) -> Engine:
         require_version(None if self._engine is None else self._engine.version, version)

@@ -13,10 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sojourn.abilities import PartLoad, PartState
 from sojourn.backends.ray.cluster import RETRY_S, SLOWEST_RETRY_S, Cluster, imported
-from sojourn.backends.ray.sampler_actor import StaleWeightsError
+from sojourn.backends.ray.reports import Contact, Heard
+from sojourn.backends.ray.sampler_actor import SamplerReport, StaleWeightsError
 from sojourn.backends.torch.sampler.engine import EngineStats
 from sojourn.errors import InfrastructureError, RankError
+from sojourn.gauge import Gauge
 from sojourn.timeline import Timeline
 from sojourn.types import FloatArray, IntArray, Prompt, Sample, SamplingParams
 
@@ -26,6 +29,7 @@ KNOWN_BLOCKS = 100_000  # of each replica, the newest ones
 PACED = 32  # answers, after which replicas are compared again
 DECAY = 0.98  # of what is known of a replica's pace, with each of its answers
 STATS_TIMEOUT_S = 1.0  # after which a step's metrics leave out the replicas that did not answer
+ANEW = "its process has ended, and is started anew"
 EXCESS = 8  # by how many requests more than twice the least a replica may have before a request leaves its prefix
 
 
@@ -42,6 +46,9 @@ class Replica:
     tokens: float = 0.0  # what they sampled in it
     failures: int = 0
     before: EngineStats = field(default_factory=EngineStats)
+    loaded: EngineStats = field(default_factory=EngineStats)  # at the last `part_load`
+    gauge: Gauge = field(default_factory=Gauge)  # of its requests
+    contact: Contact = field(default_factory=Contact)
     blocks: OrderedDict[bytes, None] = field(default_factory=OrderedDict[bytes, None])
     loading: asyncio.Task[None] | None = None
     settled: asyncio.Event = field(default_factory=asyncio.Event)  # replaced whenever it is ready, or awaited no more
@@ -66,6 +73,35 @@ class Replica:
             self.blocks.move_to_end(key)
         while len(self.blocks) > KNOWN_BLOCKS:
             self.blocks.popitem(last=False)
+
+    async def part_load(self) -> PartLoad:
+        """Returns what the replica does; one that is down is not asked."""
+        busy, running = self.gauge.take(), self.running
+        heard = await self._heard()
+        numbers: dict[str, float] = {"busy_share": busy.share, "requests_mean": busy.mean}
+        if heard.answer is not None:
+            said: SamplerReport = heard.answer
+            before = self.loaded if said.stats.steps >= self.loaded.steps else EngineStats()  # it was started anew
+            self.loaded, self.contact.report = said.stats, said.process
+            engine = said.stats.numbers(before, busy.over_s)
+            numbers["sampled_tokens_per_s"] = engine["sampled_tokens_per_s"]
+            numbers |= {"weights_version": self.version, "restarts": self.failures, **said.process.numbers, **engine}
+        numbers |= {"running": running, "restarts": self.failures, "slowness": self.slowness}
+        return PartLoad(
+            name=self.name,
+            kind="sampler",
+            state=heard.state,
+            seen_s=self.contact.seen_s,
+            note=heard.note,
+            facts=self.contact.report.facts,
+            numbers=numbers,
+        )
+
+    async def _heard(self) -> Heard:
+        if self.version < 0:
+            return Heard(PartState.DOWN, note=ANEW) if self.failures else Heard(PartState.LOADING)
+        heard = await self.contact.ask(self.actor.report.remote)
+        return Heard(PartState.DOWN, note=ANEW) if heard == Heard(PartState.UP) else heard
 
     def known(self, keys: Sequence[bytes]) -> int:
         """Returns how many blocks of a prompt, from its beginning on, the replica has seen."""
@@ -179,6 +215,7 @@ class ReplicatedSampler:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for replica in self.replicas:
+            replica.contact.close()
             ray.kill(replica.actor)
         self._cluster.release()
 
@@ -204,6 +241,10 @@ class ReplicatedSampler:
         own = {"sampler_moved": moved, "sampler_asked_again": again, "samplers_up": up, "sampler_slowest": slowest}
         return {**since.metrics(before), **own}
 
+    async def part_loads(self) -> list[PartLoad]:
+        """Returns what each replica does (`ReportsParts`)."""
+        return await asyncio.gather(*(replica.part_load() for replica in self.replicas))
+
     # -- which replica answers
 
     async def _ask(self, keys: Sequence[bytes], call: Callable[[Any, int], Any], oldest: int | None) -> Answer:
@@ -216,7 +257,10 @@ class ReplicatedSampler:
                 version, began = replica.version, asyncio.get_running_loop().time()
                 answer = call(replica.actor, self._needed(oldest))
                 try:
-                    return Answer(await answer, replica, version, asyncio.get_running_loop().time() - began)
+                    with replica.gauge.during():
+                        found = Answer(await answer, replica, version, asyncio.get_running_loop().time() - began)
+                    replica.contact.seen()
+                    return found
                 except asyncio.CancelledError:
                     imported().cancel(answer)
                     raise

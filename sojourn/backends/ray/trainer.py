@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sojourn.abilities import PartLoad
 from sojourn.backends.ray.ranks import Ranks
 from sojourn.backends.ray.trainer_rank import POLICY, writable
 from sojourn.backends.torch.trainer.teachers import Teachers
@@ -61,7 +62,7 @@ class RankedTrainer:
         """Adds the gradient of a batch in the ranks. Raises `ConfigError` where a pass changes what a loss keeps, and
         not alike in all of them."""
         with self._timeline.during("train"):
-            passes = await self._ranks.all("forward_backward", self._number, batch, list(losses))
+            passes = await self._ranks.forward_backward(self._number, batch, losses)
         if len({one.states for one in passes}) > 1:
             names = ", ".join(type(loss).__name__ for loss in losses if isinstance(loss, Stateful))
             raise ConfigError(
@@ -156,6 +157,10 @@ class RayTrainer(RankedTrainer):
     def open_model(self, name: str, model: Model, weights: Path | None, seed: int, policy: Model) -> None:
         """Opens a frozen model in every rank."""
         self._ranks.all_now("open_model", name, model, weights and weights.absolute(), seed, policy)
+
+    async def part_loads(self) -> list[PartLoad]:
+        """Returns what each rank does (`ReportsParts`)."""
+        return self._ranks.part_loads()
 
     def copy(self, optim: Optim, *, reference: bool) -> RankedTrainer:
         """Returns a trainer of a copy of the present weights, in the ranks (`Copies`)."""

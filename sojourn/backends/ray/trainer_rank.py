@@ -20,6 +20,8 @@ import numpy as np
 import ray
 
 from sojourn.backends.ray.cluster import code_digest, prepare_actor
+from sojourn.backends.ray.reports import Report
+from sojourn.gauge import Work
 from sojourn.protocols import Loss, Stateful
 
 if TYPE_CHECKING:
@@ -56,10 +58,13 @@ class Process(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """Holds the metrics of a pass, and the states of the losses after it, pickled."""
+    """Holds the metrics of a pass, and the states of the losses after it, pickled; and what the rank has done so far,
+    and says of its process."""
 
     metrics: Mapping[str, float]
     states: bytes
+    work: Work
+    process: Report
 
 
 class TrainerRank:
@@ -136,7 +141,19 @@ class TrainerRank:
         """Adds a gradient; returns the metrics with the states of the losses, by which the driver's own go on."""
         metrics = self._runner.run(self._trainers[number].forward_backward(batch, losses))
         states = [loss.state() if isinstance(loss, Stateful) else None for loss in losses]
-        return Pass(metrics, pickle.dumps(states))
+        return Pass(metrics, pickle.dumps(states), self._work(), self._report())
+
+    def _work(self) -> Work:
+        """Returns what all trainers of the rank have done together."""
+        done: list[Work] = [trainer.work() for trainer in self._trainers.values()]
+        last_pass_s = self._trainers[POLICY].work().last_pass_s
+        return Work(sum(one.passes for one in done), last_pass_s, sum(one.busy_s for one in done))
+
+    def _report(self) -> Report:
+        from sojourn.backends.torch.place import device_memory, place_of
+
+        device = self._trainers[POLICY].passes.device
+        return Report.here(place_of(device), device_memory(device))
 
     def vocabulary(self) -> int:
         return self._trainers[POLICY].vocabulary

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from sojourn.backends.ray import vllm_mapping as mapping
 from sojourn.backends.ray.cluster import code_digest, prepare_actor
 from sojourn.backends.ray.installed_vllm import require_vllm
-from sojourn.backends.ray.sampler_actor import OpenedSampler, require_version
+from sojourn.backends.ray.reports import Report
+from sojourn.backends.ray.sampler_actor import OpenedSampler, SamplerReport, require_version
 from sojourn.backends.ray.vllm_start import SETTINGS, ModelFacts, engine_arguments, facts_of, folder_of
 from sojourn.errors import InfrastructureError, ModelError
 from sojourn.threads import run_to_end
@@ -137,6 +138,13 @@ class VLLMActor:
     async def stats(self) -> EngineStats:
         return self._counts.stats()
 
+    async def report(self) -> SamplerReport | None:
+        """Returns nothing where there is no engine, as the process was started anew."""
+        if self._llm is None:
+            return None
+        facts = {"device": f"{self._gpus:g} GPUs" if self._gpus else "cpu", "engine": "vllm"}
+        return SamplerReport(self._counts.stats(), await Report.with_children(facts))
+
     # -- inside
 
     def _started(self, folder: Path) -> Any:
@@ -244,6 +252,7 @@ class Counts:
         more = {
             "steps": 1,
             "rows": iteration_stats.num_generation_tokens,
+            "step_pages": round(self.usage * self.pages),
             "sampled_tokens": iteration_stats.num_generation_tokens,
             "prefill_tokens": prompts.computed,
             "reused_tokens": prompts.cached_tokens,

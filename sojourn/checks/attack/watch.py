@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from pathlib import Path
+
+from sojourn.gauge import resident_bytes
 
 PAUSE_S = 0.02
-PAGE_BYTES = 4096
 
 
 class Watch:
@@ -39,10 +39,3 @@ class Watch:
             await asyncio.sleep(PAUSE_S)
             self.longest_s = max(self.longest_s, time.monotonic() - began - PAUSE_S)
             self.peak_bytes = max(self.peak_bytes, resident_bytes())
-
-
-def resident_bytes() -> int:
-    """Returns the resident memory of this process."""
-    with suppress(OSError, ValueError, IndexError):
-        return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
-    return 0

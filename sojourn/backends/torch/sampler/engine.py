@@ -19,7 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from sojourn.abilities import PartLoad
 from sojourn.backends.torch.kernels.cache import PAGE
+from sojourn.backends.torch.place import place_of
 from sojourn.backends.torch.sampler.attention import Piece
 from sojourn.backends.torch.sampler.decoders import Weights
 from sojourn.backends.torch.sampler.limits import checked_choices, checked_tokens, require_room, require_scorable
@@ -27,12 +29,16 @@ from sojourn.backends.torch.sampler.model_runner import ModelRunner, Outcome, Sc
 from sojourn.backends.torch.sampler.prefix_cache import Copy, Wait
 from sojourn.backends.torch.sampler.request import Decode, Request
 from sojourn.errors import InfrastructureError, ModelError
+from sojourn.gauge import Gauge
 from sojourn.timeline import Timeline
 from sojourn.types import FloatArray, Prompt, Sample, SamplingParams
 
 QUIET_PASSES = 16  # passes of the event loop without a new request, after which it counts as settled
 MAX_PASSES = 2000  # passes after which a step begins in any case
 CONTEXTS_PER_ROW = 4  # contexts that the cache holds, at most, for each that can be sampled at the same time
+COUNTED = (
+    "sampled_tokens", "prefill_tokens", "reused_tokens", "steps", "rows", "requests", "queued_s", "step_pages",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,7 @@ class EngineStats:
     queued_s: float = 0.0  # from the call to the admission, summed over requests
     evicted_pages: int = 0
     held_pages: int = 0  # in use or kept for later, now
+    step_pages: int = 0  # those, summed over steps
     pages: int = 0
 
     @property
@@ -63,8 +70,7 @@ class EngineStats:
 
     def metrics(self, before: EngineStats) -> dict[str, float]:
         """Returns the metrics of what was done since `before`, for a run's record."""
-        counted = ("sampled_tokens", "prefill_tokens", "reused_tokens", "steps", "rows", "requests", "queued_s")
-        since = EngineStats(**{name: getattr(self, name) - getattr(before, name) for name in counted})
+        since = self._since(before)
         return {
             "sampler_batch": since.mean_batch,
             "sampler_reuse": since.reuse,
@@ -73,6 +79,20 @@ class EngineStats:
             "sampler_evicted_pages": self.evicted_pages - before.evicted_pages,
             "sampler_held": self.held_pages / max(self.pages, 1),
         }
+
+    def numbers(self, before: EngineStats, over_s: float) -> dict[str, float]:
+        """Returns what `PartLoad` has of an engine: what was done since `before`, that is in `over_s` seconds."""
+        since = self._since(before)
+        return {
+            "sampled_tokens_per_s": since.sampled_tokens / over_s,
+            "prefix_reuse_share": since.reuse,
+            "cache_share": since.step_pages / max(since.steps * self.pages, 1),
+            "queued_mean_s": since.queued_s / max(since.requests, 1),
+            "waiting": self.waiting,
+        }
+
+    def _since(self, before: EngineStats) -> EngineStats:
+        return EngineStats(**{name: getattr(self, name) - getattr(before, name) for name in COUNTED})
 
 
 @dataclass(eq=False)
@@ -126,7 +146,8 @@ class Engine:
         self._timeline = timeline or Timeline()
         self._closed = False
         self._totals: defaultdict[str, Any] = defaultdict(int)
-        self._reported = EngineStats()
+        self._reported = self._loaded = EngineStats()
+        self._gauge = Gauge()  # of requests
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
         """Samples a continuation of the prompt. Raises `BudgetError` where prompt and `max_tokens` exceed
@@ -174,6 +195,10 @@ class Engine:
             await asyncio.wait([self._step_loop])
         self._thread.shutdown()
 
+    @property
+    def device(self) -> Any:
+        return self._runner.device
+
     def stats(self) -> EngineStats:
         tree = self._tree
         return EngineStats(
@@ -191,13 +216,27 @@ class Engine:
         before, self._reported = self._reported, self.stats()
         return self._reported.metrics(before)
 
+    async def part_loads(self) -> list[PartLoad]:
+        """Returns what the engine does (`ReportsParts`)."""
+        before, self._loaded, busy = self._loaded, self.stats(), self._gauge.take()
+        numbers = {
+            "busy_share": busy.share,
+            "requests_mean": busy.mean,
+            "weights_version": self.version,
+            **self._loaded.numbers(before, busy.over_s),
+            "running": len(self._active),
+        }
+        facts = {**place_of(self.device), "engine": "sojourn"}
+        return [PartLoad(name="sampler", kind="sampler", facts=facts, numbers=numbers)]
+
     # -- on the event loop: which requests take part in a step
 
     async def _submit(self, request: Request) -> Any:
         self._waiting.append(request)
         self._event_count += 1
         self._wake()
-        return await request.future
+        with self._gauge.during():
+            return await request.future
 
     def _wake(self) -> None:
         if self._closed:
@@ -303,7 +342,8 @@ class Engine:
                 request.scores.append(scores)
                 if end == prompt - 1:
                     self._answer(request, np.concatenate(request.scores))
-        self._count(steps=1, rows=len(outcomes), prefill_tokens=prefilled, sampled_tokens=sampled)
+        held = self._tree.held
+        self._count(steps=1, rows=len(outcomes), prefill_tokens=prefilled, sampled_tokens=sampled, step_pages=held)
 
     def _answer(self, request: Request, answer: Sample | FloatArray) -> None:
         if not request.future.done():

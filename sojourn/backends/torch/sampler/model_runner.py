@@ -59,7 +59,7 @@ class ModelRunner:
         self._model = model.eval().requires_grad_(False)
         shapes = Probe().run(self._model)
         first = next(self._model.parameters())
-        self._device = first.device
+        self.device = first.device
         token_bytes = sum(shape.size(first.dtype) for shape in shapes)
         pages, needed = min(memory_bytes // token_bytes, tokens) // PAGE, -(-length // PAGE)
         if pages < needed:
@@ -69,9 +69,9 @@ class ModelRunner:
             )
         self.tree = PrefixTree(pages, PAGE, length)
         self.vocab_size = self._model.get_input_embeddings().num_embeddings
-        self._cache = KeyValues(shapes, pages, first.dtype, self._device)
+        self._cache = KeyValues(shapes, pages, first.dtype, self.device)
         heads = self._model.config.get_text_config().num_attention_heads
-        self._kernel = kernels.load(shapes, heads, first.dtype, self._device) if kernel else None
+        self._kernel = kernels.load(shapes, heads, first.dtype, self.device) if kernel else None
         self._decoder = decoders.build(self._model, self._kernel, self._cache, by_inductor=compiled)
         self._shapes = {name: p.shape for name, p in self._model.named_parameters(remove_duplicate=False)}
 
@@ -82,12 +82,12 @@ class ModelRunner:
             self._cache.copy(copy.source, copy.target)
         if self._kernel is None:
             scheduled = sorted(scheduled, key=lambda one: one.piece.is_long)
-        layout = StepLayout(self._cache, [piece for _, piece in scheduled], self._device, self._kernel)
+        layout = StepLayout(self._cache, [piece for _, piece in scheduled], self.device, self._kernel)
         tokens = np.concatenate([self.tree.tokens(*piece) for piece in layout.pieces])
         logit_counts = [one.rows for one in scheduled]
         stops = np.cumsum(logit_counts)  # the end of each piece's rows of logits
         index = np.arange(stops[-1]) + np.repeat(np.cumsum(layout.counts) - stops, logit_counts)
-        row, logit_rows = (torch.from_numpy(array).to(self._device) for array in (tokens, index))
+        row, logit_rows = (torch.from_numpy(array).to(self.device) for array in (tokens, index))
         return self._outcomes(self._decoder(row, layout, logit_rows), scheduled, logit_counts, stops)
 
     def _outcomes(
@@ -106,7 +106,7 @@ class ModelRunner:
         for n, (request, piece) in enumerate(scheduled):
             scores = None
             if request.params is None:
-                targets = torch.from_numpy(request.prompt[piece.begin + 1 : piece.end + 1]).to(self._device)
+                targets = torch.from_numpy(request.prompt[piece.begin + 1 : piece.end + 1]).to(self.device)
                 scores = sampling.score(logits[stops[n] - logit_counts[n] : stops[n]], targets)
             outcomes.append(Outcome(request, piece.end, drawn.get(n), scores))
         return outcomes

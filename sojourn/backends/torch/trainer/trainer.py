@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -14,8 +15,10 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
+from sojourn.abilities import PartLoad
 from sojourn.backends.torch.models.loading import max_context
 from sojourn.backends.torch.models.lora import merged
+from sojourn.backends.torch.place import device_memory, place_of
 from sojourn.backends.torch.trainer import activations, pass_columns, shards
 from sojourn.backends.torch.trainer.critic import PREFIX
 from sojourn.backends.torch.trainer.gradient_division import GradientDivision, Gradients, gradients_of
@@ -24,6 +27,7 @@ from sojourn.backends.torch.trainer.optimizer import Optimizer
 from sojourn.backends.torch.trainer.pass_io import MicroBatch, select_tokens
 from sojourn.backends.torch.trainer.teachers import Teachers
 from sojourn.backends.torch.trainer.weight_files import OPTIMIZER, REFERENCE, load_weights, save, save_weights
+from sojourn.gauge import Gauge, Work
 from sojourn.protocols import Forward, Loss
 from sojourn.timeline import Timeline
 from sojourn.types import Batch, FloatArray, IntArray
@@ -62,6 +66,7 @@ class TorchTrainer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
         self._optimizers: dict[str, Optimizer] = {}  # "policy", and "critic" where there is one
         self._step = 0
+        self._gauge, self._passes, self._pass_s, self._loaded = Gauge(), 0, 0.0, Work()
         self._division = GradientDivision()
         self._reference: dict[str, torch.Tensor] | None = None
 
@@ -143,7 +148,10 @@ class TorchTrainer:
         tokens that carried loss, `sequence_tokens` those of their sequences, contexts included, and `computed_tokens`
         the same with every shared prefix counted once.
         """
-        return await self._run(lambda: self._accumulate(batch, losses))
+        began = time.monotonic()
+        metrics = await self._run(lambda: self._accumulate(batch, losses))
+        self._passes, self._pass_s = self._passes + 1, time.monotonic() - began
+        return metrics
 
     async def optim_step(self) -> Mapping[str, float]:
         """Takes one AdamW step on the gradient so far, clipped, the critic's by itself; without any gradient no weight
@@ -207,6 +215,18 @@ class TorchTrainer:
     def restore(self, state: Mapping[str, Any]) -> None:
         self.version, self._step = state["version"], state["step"]
 
+    def work(self) -> Work:
+        """Returns what the trainer has done so far."""
+        self._gauge.add(0)
+        return Work(self._passes, self._pass_s, self._gauge.busy_s)
+
+    async def part_loads(self) -> list[PartLoad]:
+        """Returns what the trainer does (`ReportsParts`)."""
+        before, work, busy = self._loaded, self.work(), self._gauge.take()
+        self._loaded = work
+        numbers = {"busy_share": busy.share, **work.numbers(before), **device_memory(self.passes.device)}
+        return [PartLoad(name="trainer", kind="trainer", facts=place_of(self.passes.device), numbers=numbers)]
+
     def close(self) -> None:
         self._thread.shutdown(wait=True)
         self.passes.close()
@@ -215,7 +235,7 @@ class TorchTrainer:
     # -- inside
 
     async def _run(self, work: Callable[[], T]) -> T:
-        with self._timeline.during("train"):
+        with self._timeline.during("train"), self._gauge.during():
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     @contextmanager
