@@ -35,7 +35,7 @@ def size_of(model: Model, device: str) -> Size | None:
         return None
     with loading.quiet(), torch.device("meta"):
         if source.kind is loading.Kind.TINY:
-            built: Any = tiny.build_model(tiny.read_size(model.name), tiny.build_tokenizer(), 0)
+            built: Any = tiny.defer_model(tiny.read_size(model.name), tiny.build_tokenizer(), 0).model
         else:
             folder = loading.ensure_folder(source)
             config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from sojourn.backends.torch.models import deferred
 from sojourn.backends.torch.trainer.decoder import base_of
 
 
@@ -18,7 +19,7 @@ def adapted(model: Any, lora: Any, dtype: Any) -> Any:
     config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules="all-linear", bias="none")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # about how peft uses transformers, which is out of our hands
-        adapted = get_peft_model(model.to(dtype), config)
+        adapted = get_peft_model(deferred.move(model, dtype=dtype), config)
     for parameter in adapted.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.to(torch.float32)
