@@ -56,11 +56,11 @@ def of_folder(name: str, folder: Path, config: Any, dtype: torch.dtype) -> Defer
         return None
     found = {key: tensor for file in files for key, tensor in stored(file)}
     wanted = {key: tuple(tensor.shape) for key, tensor in tensors_of(model).items()}
-    absent = sorted(wanted.keys() - found.keys())
+    absent = wanted.keys() - found.keys()
     if absent and found.keys() - wanted.keys():
         return None  # perhaps under other names
-    if absent or any(found[key].shape != shape for key, shape in wanted.items()):
-        raise lacking(name, folder, absent or [key for key, shape in wanted.items() if found[key].shape != shape])
+    if absent := sorted(key for key, shape in wanted.items() if key in absent or found[key].shape != shape):
+        raise lacking(name, folder, absent)
     return Deferred(model, lambda: ((key, found[key]) for key in wanted))
 
 

@@ -299,9 +299,11 @@ def _pretrained(name: str, folder: Path, dtype: Any) -> Any:
             use_safetensors=True,
             trust_remote_code=False,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are in the report
         ),
     )
-    if absent := sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]])):
+    mismatched = (key if isinstance(key, str) else key[0] for key in report["mismatched_keys"])
+    if absent := sorted({*report["missing_keys"], *mismatched}):
         raise deferred.lacking(name, folder, absent)
     return model
 

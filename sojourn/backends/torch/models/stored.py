@@ -12,7 +12,8 @@ from safetensors import safe_open
 
 
 class StoredTensor(NamedTuple):
-    """A tensor that is read when it is wanted: `read(first, last)` returns these rows of it, and a scalar itself."""
+    """A tensor that is read when it is wanted: `read(first, last)` returns these rows of it, and a scalar itself. What
+    is drawn at random is read once, in the order in which it comes."""
 
     shape: tuple[int, ...]
     read: Callable[[int, int], torch.Tensor]

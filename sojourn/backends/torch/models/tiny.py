@@ -10,6 +10,7 @@ from __future__ import annotations
 import string
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sojourn.errors import ModelError
@@ -153,25 +154,30 @@ def model_config(size: Size, tokenizer: Any) -> Any:
 
 
 def _initial(size: Size, model: Any, config: Any, seed: int) -> Iterator[tuple[str, StoredTensor]]:
-    """Yields the initial weights, drawn one after the other. Those that torch's modules draw first are drawn and
+    """Yields the initial weights, each drawn as it is read. Those that torch's modules draw first are drawn and
     dropped, as is done where transformers itself builds the model, whose weights these are."""
     import torch
 
-    from sojourn.backends.torch.models import deferred, stored
+    from sojourn.backends.torch.models import deferred
+    from sojourn.backends.torch.models.stored import StoredTensor
 
     shapes = {name: tuple(tensor.shape) for name, tensor in deferred.tensors_of(model).items()}
-    drawn = [shape for shape in shapes.values() if len(shape) == 2]
     generator = torch.Generator().manual_seed(seed)
-    for number, shape in enumerate(drawn):
-        dropped = torch.empty(shape)
-        _ = dropped.uniform_(generator=generator) if number else dropped.normal_(generator=generator)
-    for name, shape in shapes.items():
-        if len(shape) == 1:
-            weight = torch.ones(shape)
-        else:
-            weight = torch.empty(shape).normal_(0.0, config.initializer_range, generator=generator)
+
+    def draw(name: str, first: int, last: int) -> Any:
+        if len(shapes[name]) == 1:
+            return torch.ones(last - first)
+        weight = torch.empty(shapes[name]).normal_(0.0, config.initializer_range, generator=generator)
         if name.endswith("embed_tokens.weight"):
             weight[config.pad_token_id] = 0
         if name.endswith(("o_proj.weight", "down_proj.weight")):
             weight /= (2 * size.layers) ** 0.5
-        yield name, stored.held(weight)
+        return weight[first:last]
+
+    for name, shape in shapes.items():
+        if name.endswith("embed_tokens.weight"):
+            torch.empty(shape).normal_(generator=generator)
+        elif len(shape) == 2:
+            torch.empty(shape).uniform_(generator=generator)
+    for name, shape in shapes.items():
+        yield name, StoredTensor(shape, partial(draw, name))
