@@ -3,17 +3,19 @@
     python benchmarks/rank_memory.py [--model smollm2] [--ranks 2 4] [--dry]
 
 Ranks in actors of a local Ray cluster (gloo, CPU) load a model, once as it was done before (`whole`: all of it in each
-rank, then divided) and once tensor by tensor (`parts`), and then gather it as they do to publish. Everything that these
-import is imported first, by a tiny model. Figures are of the rank that took most, in millions of bytes: `held`, what
-its parts of the weights are; `largest`, the largest tensor; `peak_load` and `peak_publish`, the most that torch's
-allocator had given out at once, of which `held` is a part; `peak_rss` and `peak_anonymous`, by how much the process
-grew at most while it loaded, with pages of the model's files and without them (every 2 ms).
+rank, then divided) and once tensor by tensor (`parts`), and then gather it as they do to publish. They do so from files
+of fp32, which is also the type in which they train, and of bf16, in which most models come. Everything that these
+import is imported first, by a tiny model. Figures are of the rank that took most, in millions of bytes: `held`, its
+parts of the weights; `largest`, the largest tensor; `peak_rss` and `peak_anonymous`, by how much the process grew at
+most while it loaded (looked at every 2 ms), with the pages of the model's files that it had read, and without them;
+`peak_publish`, `held` and the most that torch's allocator gave out beside it while the rank gathered all weights.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import tempfile
 import threading
 import time
 from collections import deque
@@ -27,6 +29,7 @@ from machine import write
 from sojourn.backends.ray.cluster import Cluster, Needs, imported
 from sojourn.backends.ray.trainer_rank import Place, TrainerRank
 from sojourn.backends.torch.backend import Torch
+from sojourn.backends.torch.models import loading
 from sojourn.models.spec import Model
 
 TORCH = Torch(device="cpu", threads=1)
@@ -113,7 +116,6 @@ def measured(rank: TrainerRank, model: Model, place: Place, defer: bool) -> dict
     return {
         "held": held / MEGABYTE,
         "largest": largest / MEGABYTE,
-        "peak_load": load.grown.allocated / MEGABYTE,
         "peak_publish": (held + publish.grown.allocated) / MEGABYTE,
         "peak_rss": load.grown.rss / MEGABYTE,
         "peak_anonymous": load.grown.anonymous / MEGABYTE,
@@ -138,18 +140,29 @@ def of_ranks(model: Model, count: int, defer: bool) -> dict[str, float]:
     return {key: round(max(one[key] for one in found), 1) for key in found[0]}
 
 
+def in_bf16(name: str, folder: str) -> str:
+    """Saves a model in bf16."""
+    loaded = loading.load(name, "bf16")
+    loaded.model.save_pretrained(folder)
+    loaded.tokenizer.save_pretrained(folder)
+    return folder
+
+
 def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--ranks", type=int, nargs="*", default=[2, 4])
     parser.add_argument("--dry", action="store_true", help="measure a tiny model in two ranks, write nothing")
     options = parser.parse_args(words)
-    model = Model(name="tiny" if options.dry else options.model, dtype="fp32")
-    figures: dict[str, Any] = {"model": model.name}
-    for count in [2] if options.dry else options.ranks:
-        ways = {"whole": False, "parts": True}
-        figures[f"{count}_ranks"] = {name: of_ranks(model, count, defer) for name, defer in ways.items()}
-        print(count, figures[f"{count}_ranks"], flush=True)
+    named, counts = ("tiny", [2]) if options.dry else (options.model, options.ranks)
+    figures: dict[str, Any] = {"model": named}
+    with tempfile.TemporaryDirectory() as folder:
+        for stored, name in {"fp32": named, "bf16": in_bf16(named, folder)}.items():
+            for count in counts:
+                for way, defer in {"whole": False, "parts": True}.items():
+                    key = f"{stored}_{count}_ranks_{way}"
+                    figures[key] = of_ranks(Model(name=name, dtype="fp32"), count, defer)
+                    print(key, figures[key], flush=True)
     if not options.dry:
         print(write("rank_memory", figures, "ray"))
 
