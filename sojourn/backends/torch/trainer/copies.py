@@ -21,12 +21,15 @@ class TrainerCopy(TorchTrainer):
     """
 
     def state(self) -> Mapping[str, Any]:
+        """Returns the state. Of a team, the first process has the arrays."""
         parts = {"weights": self.trainable, "reference": self._reference or {}}
         parts |= {"moments": dict(self._optimizers["policy"].moments())}
-        arrays = {
-            part: {name: full(tensor.detach()).cpu().numpy().copy() for name, tensor in tensors.items()}
-            for part, tensors in parts.items()
-        }
+        arrays: dict[str, dict[str, Any]] = {part: {} for part in parts}
+        for part, tensors in parts.items():
+            for name, tensor in tensors.items():
+                whole = full(tensor.detach())
+                if self.team.rank == 0:
+                    arrays[part][name] = whole.cpu().numpy().copy()
         return {**arrays, "step": self._step}
 
     @torch.no_grad()
