@@ -153,8 +153,7 @@ class Torch:
         return Opened(trainer, engine, bound, min(self.max_context, loaded.max_context))
 
     def load(self, model: Model, seed: int, *, defer: bool = False) -> Loaded:
-        """Returns a model in fp32 on the device, with its tokenizer. With `defer` its weights are left unread, where
-        its files allow it."""
+        """Returns a model in fp32 on the device; with `defer` its weights are left unread where its files allow it."""
         import torch
 
         from sojourn.backends.torch.models import deferred, loading
@@ -214,11 +213,11 @@ class Torch:
         frozen = torch.float32 if self.kernel and device.type == "cpu" else dtype  # the kernel rounds fp32 itself
         trained = loaded.model if model.lora is None else lora.adapted(loaded.model, model.lora, frozen)
         sharded = team is not None and team.sharded
-        judge, unread = None, {trained: loaded.weights}
+        judge, unread = None, [(trained, loaded.weights)]
         if critic is not None:
             own = self._critic_model(critic, loaded, seed, defer=sharded)
             judge = self._critic(critic, loaded, own, dtype, frozen)
-            unread |= {} if own is None else {judge.model: own.weights}
+            unread += [(judge.model, own.weights)] if own else []
         passes = ModelPasses(
             trained,
             bf16=dtype == torch.bfloat16,
@@ -229,7 +228,7 @@ class Torch:
             team=team,
             shard=sharded,
         )
-        for part, weights in unread.items():
+        for part, weights in unread:
             if weights is not None:
                 shards.fill(deferred.tensors_of(base_of(part)), weights())
         return CopyableTrainer(passes, send, timeline=timeline)
@@ -293,8 +292,7 @@ class Torch:
         trainer.teachers.served[name] = ServedTeacher(scorer, longest, trainer.vocabulary)
 
     def _critic_model(self, critic: Critic, policy: Loaded, seed: int, *, defer: bool) -> Loaded | None:
-        """Loads the critic's own model, if it has one. Raises `ModelError` where that has another tokenizer than the
-        policy, or a shorter context."""
+        """Loads the critic's own model, if any. Raises `ModelError` where it does not read what the policy does."""
         from sojourn.backends.torch.models import deferred, loading
 
         if not critic.model:
@@ -321,16 +319,14 @@ class Torch:
         from sojourn.backends.torch.trainer import critic as critics
         from sojourn.backends.torch.trainer.decoder import Decoder
 
-        device = next(policy.model.parameters()).device
-        size = (own or policy).model.config.get_text_config().hidden_size
-        if own is None:
-            head = critics.Head(size, critic.hidden)
-            return critics.Critic(head.to(device), critic.optim, detach=critic.detach)
-        trained = own.model if critic.lora is None else lora.adapted(own.model, critic.lora, frozen)
-        half_bytes = self.activation_gb * 2**30 / 2  # the policy has the other half
-        decoder = Decoder(trained, bf16=dtype == torch.bfloat16, kernel=self.kernel, activation_bytes=half_bytes)
-        head = critics.Head(size, critic.hidden)
-        return critics.Critic(head.to(device), critic.optim, detach=False, model=trained, decoder=decoder)
+        trained, decoder = None, None
+        if own is not None:
+            trained = own.model if critic.lora is None else lora.adapted(own.model, critic.lora, frozen)
+            half_bytes = self.activation_gb * 2**30 / 2  # the policy has the other half
+            decoder = Decoder(trained, bf16=dtype == torch.bfloat16, kernel=self.kernel, activation_bytes=half_bytes)
+        head = critics.Head((own or policy).model.config.get_text_config().hidden_size, critic.hidden)
+        head.to(next(policy.model.parameters()).device)
+        return critics.Critic(head, critic.optim, detach=critic.detach and own is None, model=trained, decoder=decoder)
 
 
 def _require_same_vocabulary(name: str, model: Model, own: Any, policys: Any) -> None:
