@@ -28,21 +28,22 @@ def size_of(model: Model, device: str) -> Size | None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from sojourn.backends.torch.backend import compute_dtype, device_of
-    from sojourn.backends.torch.models import loading, lora, tiny
+    from sojourn.backends.torch.models import deferred, loading, lora, tiny
 
     source = loading.resolve(model.name, model.revision)
     if not source.ready:
         return None
-    with loading.quiet(), torch.device("meta"):
+    with loading.quiet():
         if source.kind is loading.Kind.TINY:
-            built: Any = tiny.build_model(tiny.read_size(model.name), tiny.build_tokenizer(), 0)
+            built: Any = tiny.defer_model(tiny.read_size(model.name), tiny.build_tokenizer(), 0).model
         else:
             folder = loading.ensure_folder(source)
             config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-            built = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+            built = deferred.outline(lambda: AutoModelForCausalLM.from_config(config, trust_remote_code=False))
         count = sum(parameter.numel() for parameter in built.parameters())
         if model.lora is not None:
-            built = lora.adapted(built, model.lora, torch.float32)
+            with torch.device("meta"):
+                built = lora.adapted(built, model.lora, torch.float32)
     trained = sum(parameter.numel() for parameter in built.parameters() if parameter.requires_grad)
     return Size(count, trained, compute_dtype(model.dtype, device_of(device)).itemsize)
 

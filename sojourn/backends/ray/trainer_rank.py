@@ -126,7 +126,7 @@ class TrainerRank:
 
         self._torch, self._sampled = torch, compute_dtype(model.dtype, device_of(torch.device))
         self._fresh = partial(torch.open_trainer, model=model, seed=seed, send=_send_nowhere, team=self._team)
-        self._loaded = partial(torch.load, model, seed)
+        self._loaded = partial(torch.load, model, seed, defer=self._team is not None and self._team.sharded)
         self._trainers[POLICY] = self._fresh(self._loaded(), critic=critic)
 
     # -- what a trainer is asked

@@ -152,11 +152,11 @@ class Torch:
         trainer = self.open_trainer(loaded, model, seed, engine.publish, timeline, critic)
         return Opened(trainer, engine, bound, min(self.max_context, loaded.max_context))
 
-    def load(self, model: Model, seed: int) -> Loaded:
-        """Returns a model in fp32 on the device, with its tokenizer."""
+    def load(self, model: Model, seed: int, *, defer: bool = False) -> Loaded:
+        """Returns a model in fp32 on the device; with `defer` its weights are left unread where its files allow it."""
         import torch
 
-        from sojourn.backends.torch.models import loading
+        from sojourn.backends.torch.models import deferred, loading
 
         torch.manual_seed(seed)
         device = device_of(self.device)
@@ -164,8 +164,8 @@ class Torch:
             torch.use_deterministic_algorithms(self.deterministic)
             if self.deterministic:
                 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch asks for it
-        loaded = loading.load(model.name, "fp32", seed, model.revision)
-        loaded.model.to(device)
+        loaded = loading.load(model.name, "fp32", seed, model.revision, defer=defer)
+        deferred.move(loaded.model, device)
         return loaded
 
     def open_sampler(
@@ -199,31 +199,39 @@ class Torch:
         team: Team | None = None,
     ) -> CopyableTrainer:
         """Opens a trainer of a loaded model itself; `send` is given the weights that it publishes, with a version. The
-        processes of a `team` train it together."""
+        processes of a `team` train it together. Weights that are unread yet are read once the model is divided."""
         import torch
 
-        from sojourn.backends.torch.models import lora
+        from sojourn.backends.torch.models import deferred, lora
+        from sojourn.backends.torch.trainer import shards
         from sojourn.backends.torch.trainer.copies import CopyableTrainer
+        from sojourn.backends.torch.trainer.decoder import base_of
         from sojourn.backends.torch.trainer.model_passes import ModelPasses
 
         device = next(loaded.model.parameters()).device
         dtype = compute_dtype(model.dtype, device)
         frozen = torch.float32 if self.kernel and device.type == "cpu" else dtype  # the kernel rounds fp32 itself
         trained = loaded.model if model.lora is None else lora.adapted(loaded.model, model.lora, frozen)
-        return CopyableTrainer(
-            ModelPasses(
-                trained,
-                bf16=dtype == torch.bfloat16,
-                token_budget=self.token_budget,
-                activation_bytes=self.activation_gb * 2**30 / (2 if critic is not None and critic.model else 1),
-                kernel=self.kernel,
-                critic=self._critic(critic, loaded, dtype, frozen, seed) if critic is not None else None,
-                team=team,
-                shard=team is not None and team.sharded,
-            ),
-            send,
-            timeline=timeline,
+        sharded = team is not None and team.sharded
+        judge, unread = None, [(trained, loaded.weights)]
+        if critic is not None:
+            own = self._critic_model(critic, loaded, seed, defer=sharded)
+            judge = self._critic(critic, loaded, own, dtype, frozen)
+            unread += [(judge.model, own.weights)] if own else []
+        passes = ModelPasses(
+            trained,
+            bf16=dtype == torch.bfloat16,
+            token_budget=self.token_budget,
+            activation_bytes=self.activation_gb * 2**30 / (2 if critic is not None and critic.model else 1),
+            kernel=self.kernel,
+            critic=judge,
+            team=team,
+            shard=sharded,
         )
+        for part, weights in unread:
+            if weights is not None:
+                shards.fill(deferred.tensors_of(base_of(part)), weights())
+        return CopyableTrainer(passes, send, timeline=timeline)
 
     def check_model(self, name: str, model: Model, policy: Model) -> None:
         """Raises `ModelError` where a model cannot be found, or has another vocabulary than the policy's. Vocabularies
@@ -283,20 +291,13 @@ class Torch:
         await _require_top_k(name, scorer)
         trainer.teachers.served[name] = ServedTeacher(scorer, longest, trainer.vocabulary)
 
-    def _critic(self, critic: Critic, policy: Any, dtype: Any, frozen: Any, seed: int) -> Any:
-        """Builds a critic: a head on the policy, or on a model of its own. Raises `ModelError` where that model has
-        another tokenizer, or a shorter context."""
-        import torch
+    def _critic_model(self, critic: Critic, policy: Loaded, seed: int, *, defer: bool) -> Loaded | None:
+        """Loads the critic's own model, if any. Raises `ModelError` where it does not read what the policy does."""
+        from sojourn.backends.torch.models import deferred, loading
 
-        from sojourn.backends.torch.models import loading, lora
-        from sojourn.backends.torch.trainer import critic as critics
-        from sojourn.backends.torch.trainer.decoder import Decoder
-
-        device = next(policy.model.parameters()).device
         if not critic.model:
-            head = critics.Head(policy.model.config.get_text_config().hidden_size, critic.hidden)
-            return critics.Critic(head.to(device), critic.optim, detach=critic.detach)
-        loaded = loading.load(critic.model, "fp32", seed, critic.revision)
+            return None
+        loaded = loading.load(critic.model, "fp32", seed, critic.revision, defer=defer)
         if loaded.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
             raise ModelError(
                 f"critic.model = '{critic.model}': its tokenizer is not that of '{policy.name}', whose tokens it would "
@@ -307,12 +308,25 @@ class Torch:
                 f"critic.model = '{critic.model}' reads at most {loaded.max_context} tokens: set backend.max_context "
                 "to that, or use another model"
             )
-        loaded.model.to(device)
-        trained = loaded.model if critic.lora is None else lora.adapted(loaded.model, critic.lora, frozen)
-        half_bytes = self.activation_gb * 2**30 / 2  # the policy has the other half
-        decoder = Decoder(trained, bf16=dtype == torch.bfloat16, kernel=self.kernel, activation_bytes=half_bytes)
-        head = critics.Head(loaded.model.config.get_text_config().hidden_size, critic.hidden)
-        return critics.Critic(head.to(device), critic.optim, detach=False, model=trained, decoder=decoder)
+        deferred.move(loaded.model, next(policy.model.parameters()).device)
+        return loaded
+
+    def _critic(self, critic: Critic, policy: Loaded, own: Loaded | None, dtype: Any, frozen: Any) -> Any:
+        """Builds a critic: a head on the policy, or on a model of its own."""
+        import torch
+
+        from sojourn.backends.torch.models import lora
+        from sojourn.backends.torch.trainer import critic as critics
+        from sojourn.backends.torch.trainer.decoder import Decoder
+
+        trained, decoder = None, None
+        if own is not None:
+            trained = own.model if critic.lora is None else lora.adapted(own.model, critic.lora, frozen)
+            half_bytes = self.activation_gb * 2**30 / 2  # the policy has the other half
+            decoder = Decoder(trained, bf16=dtype == torch.bfloat16, kernel=self.kernel, activation_bytes=half_bytes)
+        head = critics.Head((own or policy).model.config.get_text_config().hidden_size, critic.hidden)
+        head.to(next(policy.model.parameters()).device)
+        return critics.Critic(head, critic.optim, detach=critic.detach and own is None, model=trained, decoder=decoder)
 
 
 def _require_same_vocabulary(name: str, model: Model, own: Any, policys: Any) -> None:

@@ -6,6 +6,7 @@ import sys
 import time
 from concurrent.futures import Future
 from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from test_ray_trainer import NAME, OPTIM, Sent, alone, asked, files, ranked, req
 
 from sojourn.backends.torch.backend import Torch
 from sojourn.batch import Aggregate, share, to_batch
-from sojourn.errors import ConfigError, RankError
+from sojourn.errors import ConfigError, ModelError, RankError
 from sojourn.losses.distill import Distill
 from sojourn.losses.entropy import Entropy
 from sojourn.losses.nll import NLL
@@ -275,6 +276,177 @@ async def test_a_checkpoint_of_some_ranks_goes_on_with_others(two, four, shard, 
 def made_folder(path):
     path.mkdir()
     return path
+
+
+def everything(rank) -> dict[str, np.ndarray]:
+    """Returns all weights and buffers of a rank's trainer, gathered where they are sharded, the critic's included."""
+    return whole_tensors(rank._trainers[0])
+
+
+def whole_tensors(trainer) -> dict[str, np.ndarray]:
+    from sojourn.backends.torch.trainer import shards
+
+    own = trainer.critic
+    parts = [trainer.model, *(part for part in (own and own.head, own and own.model) if part is not None)]
+    tensors = {
+        f"{n} {k}": t for n, part in enumerate(parts) for k, t in (*part.named_parameters(), *part.named_buffers())
+    }
+    return {name: shards.full(tensor.detach()).numpy().copy() for name, tensor in tensors.items()}
+
+
+def saved(folder, family: str = "qwen2") -> str:
+    """Saves a model in several files: one with biases, a head of its own, and rows that ranks do not share evenly."""
+    from engine_models import build
+
+    build(family, seed=4).save_pretrained(folder, max_shard_size="20KB")
+    return str(folder)
+
+
+ADAPTERS = Lora(rank=2)
+LOADED = {
+    "from scratch": (MODEL, None),
+    "folder": (Model(name="FOLDER", dtype="fp32"), Critic(hidden=4)),
+    "adapters": (Model(name=NAME, dtype="fp32", lora=ADAPTERS), Critic(model=NAME, hidden=4, lora=ADAPTERS)),
+    "critic": (MODEL, Critic(model="tiny:layers=2,hidden=64", hidden=4)),
+}
+
+
+@pytest.mark.parametrize("which", LOADED)
+@pytest.mark.parametrize("size", ["two", "four"])
+def test_shards_hold_the_weights_of_one_process_to_the_bit(size, which, tmp_path, request):
+    """Though no rank reads the whole model."""
+    model, critic = LOADED[which]
+    if model.name == "FOLDER":
+        model = replace(model, name=saved(tmp_path))
+    team, here = request.getfixturevalue(size), one(model, critic)
+    there = team.anew(model, critic, shard=True)
+    for found in team.told(everything):
+        require_same(found, whole_tensors(here))
+    here.close()
+    there.copy(OPTIM, reference=False)
+    assert team.told(copies_are_the_same) == [True] * len(team.trainer._ranks.actors)
+
+
+def copies_are_the_same(rank) -> bool:
+    policy, copied = (rank._trainers[n].model.named_parameters() for n in (0, rank._made))
+    return all((a.to_local() == b.to_local()).all() for (_, a), (_, b) in zip(policy, copied, strict=True))
+
+
+def memory(rank) -> dict[str, int]:
+    """Returns what torch gave out at most while a rank loaded its part of a model, and what that part is, in bytes."""
+    from torch.profiler import ProfilerActivity, profile
+
+    rank._trainers.clear()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        rank._trainers[0] = rank._fresh(rank._loaded())
+    changes = [one.nbytes() for one in profiled.profiler.kineto_results.events() if one.name() == "[memory]"]
+    parameters = [p for _, p in rank._trainers[0].model.named_parameters()]
+    return {
+        "peak": max(accumulate(changes)),
+        "held": sum(p.to_local().nbytes for p in parameters),
+        "whole": sum(4 * p.numel() for p in parameters),
+        "largest": max(4 * p.numel() for p in parameters),
+    }
+
+
+@pytest.mark.parametrize("name", ["tiny:layers=6,hidden=128", "FOLDER"])
+@pytest.mark.parametrize("size", ["two", "four"])
+def test_a_rank_never_holds_more_than_its_part_and_a_tensor(size, name, tmp_path, request):
+    team = request.getfixturevalue(size)
+    team.anew(Model(name=saved(tmp_path, "llama") if name == "FOLDER" else name, dtype="fp32"), shard=True)
+    for found in team.told(memory):
+        assert found["held"] < 0.6 * found["whole"]
+        assert found["peak"] <= found["held"] + 1.2 * found["largest"]
+
+
+def gathered_at_once(rank) -> dict[str, int]:
+    """Returns how many elements of weights are whole at once while they are published, at most, and in all."""
+    from torch.distributed.tensor import DTensor
+
+    model, most = rank._trainers[0].model, 0
+    for _ in rank._trainers[0].weights():
+        most = max(most, sum(p.numel() for p in model.parameters() if not isinstance(p, DTensor)))
+    sizes = [sum(p.numel() for p in layer.parameters()) for layer in model.get_decoder().layers]
+    whole = sum(p.numel() for p in model.parameters())
+    return {"most": most, "layer": max(sizes), "rest": whole - sum(sizes)}
+
+
+def test_weights_are_published_layer_by_layer(two):
+    two.anew(Model(name="tiny:layers=4,hidden=64", dtype="fp32"), shard=True)
+    for found in two.told(gathered_at_once):
+        assert found["most"] == max(found["layer"], found["rest"])
+
+
+class Reading:
+    """Loads a checkpoint in a rank, and counts the bytes that it reads."""
+
+    def __init__(self, folder) -> None:
+        self.folder = folder
+
+    def __call__(self, rank) -> int:
+        from sojourn.backends.torch.models import stored
+
+        read, original = [0], stored._rows
+
+        def counted(*args):
+            rows = original(*args)
+            read[0] += rows.nbytes
+            return rows
+
+        stored._rows = counted
+        try:
+            rank._trainers[0].load(self.folder)
+        finally:
+            stored._rows = original
+        return read[0]
+
+
+async def test_ranks_read_their_parts_of_a_checkpoint_alone(two, tmp_path):
+    made = two.anew(critic=Critic(hidden=4), shard=True)
+    await made.forward_backward(step(0), [PPO(), Value()])
+    await made.optim_step()
+    made.save(made_folder(tmp_path / "kept"))
+    size = sum(path.stat().st_size for path in (tmp_path / "kept").iterdir())
+    assert all(read < 0.55 * size for read in two.told(Reading(tmp_path / "kept")))
+
+
+class Loading:
+    """Loads a model in a rank, and returns what that raises."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, rank) -> str:
+        from sojourn.backends.torch.backend import Torch
+        from sojourn.models.spec import Model
+
+        rank._team.sharded = True
+        try:
+            rank._load(Torch(device="cpu"), Model(name=self.name, dtype="fp32"), 0, None)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+
+@pytest.mark.parametrize("change", ["lacks", "has another shape"])
+def test_files_that_do_not_fit_are_refused_by_all_ranks_alike(two, change, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    file = tmp_path / "model"
+    saved(file)
+    part = next(path for path in sorted(file.glob("*.safetensors")) if "model.norm.weight" in load_file(path))
+    weights = load_file(part)
+    if change == "lacks":
+        del weights["model.norm.weight"]
+    else:
+        weights["model.norm.weight"] = weights["model.norm.weight"][1:].clone()
+    save_file(weights, part, {"format": "pt"})
+    with pytest.raises(ModelError) as caught:
+        one(Model(name=str(file), dtype="fp32"))
+    said = two.told(Loading(str(file)))
+    assert said == [f"ModelError: {caught.value}"] * 2
+    assert "1 weights do not come from" in said[0]
+    assert "(model.norm.weight)" in said[0]
 
 
 @SHARD

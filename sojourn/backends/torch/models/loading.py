@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sojourn.backends.torch.models import gguf
 from sojourn.errors import MissingExtraError, ModelError
 from sojourn.version import VERSION
+
+if TYPE_CHECKING:
+    from sojourn.backends.torch.models.deferred import Deferred, Weights
 
 LLAMA_LIKE = frozenset({"llama", "mistral", "qwen2", "qwen3"})  # model types, which differ only in optional parts
 DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
@@ -54,13 +57,14 @@ class Source:
 @dataclass(frozen=True)
 class Loaded:
     """A loaded model, in evaluation mode. `tokenizer` is a fast one, or None; `template` names the renderer that
-    fits."""
+    fits. Where the model has no weights yet (`deferred`), `weights` yields them."""
 
     model: Any
     tokenizer: Any
     name: str
     template: str  # "chatml", "gemma" or "template"
     max_context: int
+    weights: Callable[[], Weights] | None = None
 
 
 def resolve(name: str, revision: str = "") -> Source:
@@ -152,12 +156,14 @@ def _find(name: str, revision: str) -> Source:
     raise ModelError(f"no model '{name}': {EXPECTED}")
 
 
-def load(name: str, dtype: str = "fp32", seed: int = 0, revision: str = "") -> Loaded:
+def load(name: str, dtype: str = "fp32", seed: int = 0, revision: str = "", *, defer: bool = False) -> Loaded:
     """Loads the model, with its weights in `dtype` ("fp32" or "bf16"). `seed` determines the initial weights of
-    "tiny"."""
+    "tiny". With `defer` the weights are left unread, where the model's files allow it."""
     if dtype not in DTYPES:
         raise ModelError(f"dtype '{dtype}': expected {' or '.join(DTYPES)}: set model.dtype to one of them")
     import torch
+
+    from sojourn.backends.torch.models import deferred
 
     source = resolve(name, revision)
     weights_dtype = getattr(torch, DTYPES[dtype])
@@ -166,10 +172,15 @@ def load(name: str, dtype: str = "fp32", seed: int = 0, revision: str = "") -> L
             from sojourn.backends.torch.models import tiny
 
             tokenizer = tiny.build_tokenizer()
-            model = tiny.build_model(tiny.read_size(name), tokenizer, seed).to(weights_dtype)
+            found = tiny.defer_model(tiny.read_size(name), tokenizer, seed)
+            model, weights = found if defer else (deferred.filled(found), None)
+            deferred.move(model, dtype=weights_dtype)
         else:
-            model, tokenizer = _pretrained(name, ensure_folder(source), weights_dtype)
-    return Loaded(model.eval(), tokenizer, name, template_of(tokenizer), max_context(model.config))
+            folder = ensure_folder(source)
+            tokenizer = _tokenizer(name, folder)
+            found = _deferred(name, folder, weights_dtype) if defer else None
+            model, weights = found or (_pretrained(name, folder, weights_dtype), None)
+    return Loaded(model.eval(), tokenizer, name, template_of(tokenizer), max_context(model.config), weights)
 
 
 def tokenizer(name: str, revision: str = "") -> Any:
@@ -274,8 +285,10 @@ def ensure_folder(source: Source) -> Path:
         ) from None
 
 
-def _pretrained(name: str, folder: Path, dtype: Any) -> tuple[Any, Any]:
+def _pretrained(name: str, folder: Path, dtype: Any) -> Any:
     from transformers import AutoModelForCausalLM
+
+    from sojourn.backends.torch.models import deferred
 
     model, report = _read(
         name,
@@ -286,14 +299,23 @@ def _pretrained(name: str, folder: Path, dtype: Any) -> tuple[Any, Any]:
             use_safetensors=True,
             trust_remote_code=False,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are in the report
         ),
     )
-    if absent := sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]])):
-        raise ModelError(
-            f"model '{name}': {len(absent)} weights do not come from {folder} ({', '.join(absent[:3])}): "
-            "expected all that its config.json describes: check that both belong together"
-        )
-    return model, _tokenizer(name, folder)
+    mismatched = (key if isinstance(key, str) else key[0] for key in report["mismatched_keys"])
+    if absent := sorted({*report["missing_keys"], *mismatched}):
+        raise deferred.lacking(name, folder, absent)
+    return model
+
+
+def _deferred(name: str, folder: Path, dtype: Any) -> Deferred | None:
+    """Returns the model without its weights; None where transformers must read all of them."""
+    from transformers import AutoConfig
+
+    from sojourn.backends.torch.models import deferred
+
+    config = _read(name, lambda: AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
+    return _read(name, lambda: deferred.of_folder(name, folder, config, dtype))
 
 
 def _tokenizer(name: str, folder: Path) -> Any:
@@ -312,6 +334,8 @@ def _tokenizer(name: str, folder: Path) -> Any:
 def _read(name: str, read: Callable[[], Any]) -> Any:
     try:
         return read()
+    except ModelError:
+        raise
     except Exception as error:  # tokenizers raises bare exceptions, and broken files break their readers anywhere
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         raise ModelError(

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
+from sojourn.backends.torch.models import deferred
 from sojourn.backends.torch.trainer.decoder import base_of
 
 
@@ -18,7 +20,7 @@ def adapted(model: Any, lora: Any, dtype: Any) -> Any:
     config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules="all-linear", bias="none")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # about how peft uses transformers, which is out of our hands
-        adapted = get_peft_model(model.to(dtype), config)
+        adapted = get_peft_model(deferred.move(model, dtype=dtype), config)
     for parameter in adapted.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.to(torch.float32)
@@ -27,17 +29,16 @@ def adapted(model: Any, lora: Any, dtype: Any) -> Any:
 
 @torch.no_grad()
 def merged(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the weights with the adapters merged in, by their names in the bare transformers model."""
+    """Yields the weights with the adapters merged in, by their names in the bare transformers model. Of a sharded model
+    they are those that are gathered."""
     from peft.tuners.lora import Linear as LoraLinear
 
-    adapted: dict[str, torch.Tensor] = {}
-    for name, module in base_of(model).named_modules():
-        if isinstance(module, LoraLinear):
-            layer: Any = module
-            weight = layer.get_base_layer().weight.detach()
-            adapted[f"{name}.weight"] = weight + layer.get_delta_weight(layer.active_adapters[0]).to(weight.dtype)
-    for name, parameter in base_of(model).named_parameters():
-        if ".lora_" in name:
+    base = base_of(model)
+    adapted: dict[str, Any] = {f"{name}.weight": m for name, m in base.named_modules() if isinstance(m, LoraLinear)}
+    for name, parameter in base.named_parameters():
+        if ".lora_" in name or isinstance(parameter, DTensor):
             continue
-        name = name.replace(".base_layer.", ".")
-        yield name, adapted[name] if name in adapted else parameter.detach()
+        weight, name = parameter.detach(), name.replace(".base_layer.", ".")
+        if layer := adapted.get(name):
+            weight = weight + layer.get_delta_weight(layer.active_adapters[0]).to(weight.dtype)
+        yield name, weight

@@ -8,10 +8,16 @@ is always one token, since each token costs about the same; other words are spli
 from __future__ import annotations
 
 import string
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from sojourn.errors import ModelError
+
+if TYPE_CHECKING:
+    from sojourn.backends.torch.models.deferred import Deferred
+    from sojourn.backends.torch.models.stored import StoredTensor
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
@@ -112,10 +118,26 @@ def build_model(size: Size, tokenizer: Any, seed: int) -> Any:
     residual stream (Radford et al. 2019): at Llama's own 0.02, a model this narrow does not learn to copy within
     minutes (`LOG.md`).
     """
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from sojourn.backends.torch.models import deferred
 
-    config = LlamaConfig(
+    return deferred.filled(defer_model(size, tokenizer, seed))
+
+
+def defer_model(size: Size, tokenizer: Any, seed: int) -> Deferred:
+    """Returns the model that `build_model` builds, without its weights."""
+    from transformers import LlamaForCausalLM
+
+    from sojourn.backends.torch.models import deferred
+
+    config = model_config(size, tokenizer)
+    model = deferred.outline(lambda: LlamaForCausalLM(config))
+    return deferred.Deferred(model, lambda: _initial(size, model, config, seed))
+
+
+def model_config(size: Size, tokenizer: Any) -> Any:
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=size.hidden,
         intermediate_size=4 * size.hidden,
@@ -129,10 +151,33 @@ def build_model(size: Size, tokenizer: Any, seed: int) -> Any:
         pad_token_id=tokenizer.pad_token_id,
         initializer_range=size.hidden**-0.5,
     )
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(seed)
-        model = LlamaForCausalLM(config)
-        for name, parameter in model.named_parameters():
-            if name.endswith(("o_proj.weight", "down_proj.weight")):
-                parameter /= (2 * size.layers) ** 0.5
-        return model
+
+
+def _initial(size: Size, model: Any, config: Any, seed: int) -> Iterator[tuple[str, StoredTensor]]:
+    """Yields the initial weights, each drawn as it is read. Those that torch's modules draw first are drawn and
+    dropped, as is done where transformers itself builds the model, whose weights these are."""
+    import torch
+
+    from sojourn.backends.torch.models import deferred
+    from sojourn.backends.torch.models.stored import StoredTensor
+
+    shapes = {name: tuple(tensor.shape) for name, tensor in deferred.tensors_of(model).items()}
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(name: str, first: int, last: int) -> Any:
+        if len(shapes[name]) == 1:
+            return torch.ones(last - first)
+        weight = torch.empty(shapes[name]).normal_(0.0, config.initializer_range, generator=generator)
+        if name.endswith("embed_tokens.weight"):
+            weight[config.pad_token_id] = 0
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            weight /= (2 * size.layers) ** 0.5
+        return weight[first:last]
+
+    for name, shape in shapes.items():
+        if name.endswith("embed_tokens.weight"):
+            torch.empty(shape).normal_(generator=generator)
+        elif len(shape) == 2:
+            torch.empty(shape).uniform_(generator=generator)
+    for name, shape in shapes.items():
+        yield name, StoredTensor(shape, partial(draw, name))

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from sojourn.backends.torch.models.stored import StoredTensor, held
 from sojourn.backends.torch.trainer.model_passes import ModelPasses
-from sojourn.backends.torch.trainer.shards import full, like
+from sojourn.backends.torch.trainer.shards import fill, full, part_of
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 
 
@@ -20,22 +21,27 @@ class TrainerCopy(TorchTrainer):
     """
 
     def state(self) -> Mapping[str, Any]:
+        """Returns the state. Of a team, the first process has the arrays."""
         parts = {"weights": self.trainable, "reference": self._reference or {}}
         parts |= {"moments": dict(self._optimizers["policy"].moments())}
-        arrays = {
-            part: {name: full(tensor.detach()).cpu().numpy().copy() for name, tensor in tensors.items()}
-            for part, tensors in parts.items()
-        }
+        arrays: dict[str, dict[str, Any]] = {part: {} for part in parts}
+        for part, tensors in parts.items():
+            for name, tensor in tensors.items():
+                whole = full(tensor.detach())
+                if self.team.rank == 0:
+                    arrays[part][name] = whole.cpu().numpy().copy()
         return {**arrays, "step": self._step}
 
     @torch.no_grad()
     def restore(self, state: Mapping[str, Any]) -> None:
-        for name, value in state["weights"].items():
-            self.trainable[name].copy_(like(self.trainable[name], torch.as_tensor(value)))
-        values = {name: torch.as_tensor(value) for name, value in state["reference"].items()}
-        self._reference = {name: like(self.trainable[name], value) for name, value in values.items()} or None
-        for path, value in state["moments"].items():
-            self._optimizers["policy"].restore(path, torch.as_tensor(value))
+        def stored(part: str) -> Iterator[tuple[str, StoredTensor]]:
+            return ((name, held(torch.as_tensor(value))) for name, value in state[part].items())
+
+        fill(self.trainable, stored("weights"))
+        reference = {name: part_of(self.trainable[name], value) for name, value in stored("reference")}
+        self._reference = reference or None
+        for path, value in stored("moments"):
+            self._optimizers["policy"].restore(path, value)
         self._step = state["step"]
 
 

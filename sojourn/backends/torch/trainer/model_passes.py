@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -75,9 +74,10 @@ class ModelPasses:
     def sharded(self) -> bool:
         return self.root is not None
 
-    def gathered(self) -> AbstractContextManager[None]:
-        """Holds whole weights inside the context, in every process of the team."""
-        return nullcontext() if self.root is None else shards.gathered(self.root)
+    def gathered(self) -> Iterator[None]:
+        """Yields once all weights are whole; of sharded ones once for each part of the model, while it is gathered in
+        every process of the team."""
+        return iter([None]) if self.root is None else shards.gathered(self.root)
 
     def inside(self, work: Callable[[], T]) -> T:
         """Runs work that reads weights, and returns its result; tensors in tuples and dicts may be differentiated."""

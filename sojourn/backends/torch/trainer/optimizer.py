@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from sojourn.backends.torch.trainer.shards import full, like
+from sojourn.backends.torch.models.stored import StoredTensor
+from sojourn.backends.torch.trainer.shards import full, part_of
 from sojourn.errors import ModelError
 
 SLOW = "slow"  # names the slow weights beside the moments of AdamW
@@ -67,11 +68,11 @@ class Optimizer:
         for name, slow in self._slow.items():
             yield f"{name}/{SLOW}", slow
 
-    def restore(self, path: str, value: torch.Tensor) -> None:
+    def restore(self, path: str, value: StoredTensor) -> None:
         """Puts back one of `moments`."""
         name, _, key = path.rpartition("/")
         parameter = self.parameters[name]
-        moved = like(parameter, value)
+        moved = part_of(parameter, value)
         if key == SLOW:
             self._slow[name] = moved
         else:

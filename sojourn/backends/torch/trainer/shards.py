@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
+
+from sojourn.backends.torch.models import deferred
+from sojourn.backends.torch.models.stored import StoredTensor
 
 T = TypeVar("T")
 
@@ -35,18 +37,43 @@ def shard(parts: Sequence[torch.nn.Module], layers: Sequence[torch.nn.Module], d
     """Divides the weights of some modules between the processes of the default group, and returns what holds them.
 
     Each of the `layers` is gathered by itself, everything else together. Objectives are sums, so gradients are added up
-    and not averaged.
+    and not averaged. Of placeholders, whose weights are unread, each process gets its part without values: `fill` it.
     """
     from torch.distributed.fsdp import fully_shard  # takes seconds to import
 
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")  # which nothing changes
     root = Root(parts)
+    deferred.to_meta(root)
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for module in (*layers, root):
         sharded: Any = fully_shard(module, mesh=mesh, reshard_after_forward=True)
         sharded.set_gradient_divide_factor(1.0)
         sharded.set_force_sum_reduction_for_comms(True)
+    if any(parameter.is_meta for parameter in root.parameters()):
+        root._apply(lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor)
     return root
+
+
+@torch.no_grad()
+def fill(tensors: Mapping[str, torch.Tensor], weights: deferred.Weights) -> None:
+    """Gives tensors, by name, their values, one after the other; of a sharded one this process reads its part alone."""
+    left = set(tensors)
+    for name, stored in weights:
+        part = tensors[name]
+        local = part.to_local() if isinstance(part, DTensor) else part
+        local.copy_(stored.read(*_rows(part)))
+        left.remove(name)
+    assert not left, f"weights without values: {sorted(left)}"
+
+
+def _rows(tensor: torch.Tensor) -> tuple[int, int]:
+    """Returns the first row of a tensor that this process holds, and the row behind its last one."""
+    rows = len(tensor) if tensor.ndim else 1
+    if not isinstance(tensor, DTensor):
+        return 0, rows
+    each = -(-rows // tensor.device_mesh.size())
+    first = min(tensor.device_mesh.get_local_rank() * each, rows)
+    return first, min(first + each, rows)
 
 
 def full(tensor: torch.Tensor) -> torch.Tensor:
@@ -54,12 +81,14 @@ def full(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def like(parameter: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Returns a whole tensor as the parameter is held: on its device, and of a sharded one this process's part."""
-    moved = value.to(parameter.device)
-    if not isinstance(parameter, DTensor) or moved.shape != parameter.shape:
-        return moved
-    return distribute_tensor(moved, parameter.device_mesh, parameter.placements, src_data_rank=None)
+def part_of(parameter: torch.Tensor, stored: StoredTensor) -> torch.Tensor:
+    """Returns a tensor as the parameter is held: on its device, and of a sharded one this process's part, which alone
+    is read."""
+    if not isinstance(parameter, DTensor) or stored.shape != tuple(parameter.shape):
+        return stored.whole().to(parameter.device, copy=True)
+    part = stored.read(*_rows(parameter)).to(parameter.device, copy=True)
+    mesh, placements = parameter.device_mesh, parameter.placements
+    return DTensor.from_local(part, mesh, placements, run_check=False, shape=parameter.shape, stride=parameter.stride())
 
 
 def gradients_of(
@@ -80,16 +109,14 @@ def gradients_of(
     return found
 
 
-@contextmanager
 def gathered(module: torch.nn.Module) -> Iterator[None]:
-    """Holds the whole weights of the modules inside, where they are sharded."""
+    """Gathers the weights of one sharded module after the other, and yields while they are whole."""
     from torch.distributed.fsdp import FSDPModule
 
-    sharded = [one for one in module.modules() if isinstance(one, FSDPModule)]
-    for one in sharded:
-        one.unshard()
-    try:
-        yield
-    finally:
-        for one in sharded:
-            one.reshard()
+    for one in module.modules():
+        if isinstance(one, FSDPModule):
+            one.unshard()
+            try:
+                yield
+            finally:
+                one.reshard()

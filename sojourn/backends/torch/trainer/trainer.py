@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 
 from sojourn.abilities import PartLoad
 from sojourn.backends.torch.models.loading import max_context
 from sojourn.backends.torch.models.lora import merged
 from sojourn.backends.torch.place import device_memory, place_of
+from sojourn.backends.torch.models.stored import stored
 from sojourn.backends.torch.trainer import activations, pass_columns, shards
 from sojourn.backends.torch.trainer.critic import PREFIX
 from sojourn.backends.torch.trainer.gradient_division import GradientDivision, Gradients, gradients_of
@@ -167,9 +167,9 @@ class TorchTrainer:
 
     @torch.no_grad()
     def weights(self) -> Weights:
-        """Yields the policy's weights as samplers take them, with adapters merged in. Where they are sharded, every
-        process must take them all."""
-        with self.passes.gathered():
+        """Yields the policy's weights as samplers take them, with adapters merged in. Where they are sharded, they are
+        gathered layer by layer, and every process must take them all."""
+        for _ in self.passes.gathered():
             for name, weight in merged(self.model):
                 yield name, weight.clone() if self.passes.sharded else weight
 
@@ -203,10 +203,10 @@ class TorchTrainer:
         if weights_only:
             return
         if self._reference is not None:
-            loaded = load_file(folder / REFERENCE)
-            self._reference = {name: shards.like(self.trainable[name], value) for name, value in loaded.items()}
+            loaded = stored(folder / REFERENCE)
+            self._reference = {name: shards.part_of(self.trainable[name], value) for name, value in loaded}
         assert self._optimizers, "call begin() before load()"
-        for path, value in load_file(folder / OPTIMIZER).items():
+        for path, value in stored(folder / OPTIMIZER):
             self._optimizers["critic" if path.startswith(PREFIX) else "policy"].restore(path, value)
 
     def state(self) -> Mapping[str, Any]:

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
-from sojourn.backends.torch.trainer.shards import full, like
+from sojourn.backends.torch.models.stored import StoredTensor, stored
+from sojourn.backends.torch.trainer.shards import fill, full
 from sojourn.errors import RecordError
 
 Parameters = Mapping[str, torch.nn.Parameter]
@@ -19,9 +20,10 @@ WEIGHTS, CRITIC, REFERENCE, OPTIMIZER = (
 
 
 def save(tensors: Iterable[tuple[str, torch.Tensor]], path: Path, *, write: bool = True) -> None:
-    """Writes whole tensors, which are gathered where they are sharded; one process of a team does `write`."""
+    """Writes whole tensors, which are gathered one by one where they are sharded; one process of a team does
+    `write`."""
     gathered = ((name, full(tensor.detach())) for name, tensor in tensors)
-    found = {name: tensor.contiguous() for name, tensor in gathered if write}
+    found = {name: tensor.contiguous().cpu() for name, tensor in gathered if write}
     if write:
         save_file(found, path)
 
@@ -38,17 +40,16 @@ def load_weights(folder: Path, policy: Parameters, critic: Parameters | None, *,
 
     The critic stays as it is where the folder is of a run without one, which is refused unless `weights_only`.
     """
-    _fill(policy, load_file(folder / WEIGHTS), folder)
+    _fill(policy, dict(stored(folder / WEIGHTS)), folder)
     if critic is None:
         return
     if (folder / CRITIC).exists():
-        _fill(critic, load_file(folder / CRITIC), folder)
+        _fill(critic, dict(stored(folder / CRITIC)), folder)
     elif not weights_only:
         raise RecordError(f"the checkpoint '{folder}' has no critic: resume with the recipe that it was made with")
 
 
-@torch.no_grad()
-def _fill(parameters: Parameters, weights: Mapping[str, torch.Tensor], folder: Path) -> None:
+def _fill(parameters: Parameters, weights: Mapping[str, StoredTensor], folder: Path) -> None:
     if set(weights) != set(parameters):
         odd = sorted(set(weights) ^ set(parameters))[0]
         raise RecordError(
@@ -56,10 +57,9 @@ def _fill(parameters: Parameters, weights: Mapping[str, torch.Tensor], folder: P
             f"that differs: {odd}): use the model and lora settings that it was made with"
         )
     for name, value in weights.items():
-        if parameters[name].shape != value.shape:
+        if tuple(parameters[name].shape) != value.shape:
             raise RecordError(
-                f"the checkpoint '{folder}' has '{name}' of shape {tuple(value.shape)}, this model "
+                f"the checkpoint '{folder}' has '{name}' of shape {value.shape}, this model "
                 f"{tuple(parameters[name].shape)}: use the model that it was made with"
             )
-    for name, value in weights.items():
-        parameters[name].copy_(like(parameters[name], value))
+    fill(parameters, weights.items())
