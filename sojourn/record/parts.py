@@ -143,7 +143,7 @@ def part_json(part: PartLoad) -> dict[str, Any]:
 
 
 def _text(text: object) -> str:
-    return masked(str(text))[:MAX_TEXT]
+    return masked(str(text)[: 10 * MAX_TEXT])[:MAX_TEXT]  # so that no secret is cut before it is found
 
 
 def _first(values: Mapping[str, Any]) -> list[tuple[str, Any]]:

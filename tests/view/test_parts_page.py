@@ -117,10 +117,8 @@ def test_hostile_text_is_escaped(tmp_path):
     hostile.make(tmp_path / "run")
     client = TestClient(application([tmp_path]), base_url="http://127.0.0.1")
     text = page(client)
-    assert hostile.MARK not in text, "texts are cut"
-    assert "<script>window" not in text
-    assert "onerror='" not in text
-    assert "&lt;script&gt;window.taken=1" in text
-    assert not set(text) & set("\x00\x1b\u202e\u2066")
+    harmful = [bad for bad in ("<script>window", "onerror='", *"\x00\x1b\u202e\u2066") if bad in text]
+    assert harmful == []
+    assert text.count("&lt;script&gt;window.taken=1") > 12
     assert len(text) < 500_000
     assert "&lt;script&gt;window" in page(client, "")
