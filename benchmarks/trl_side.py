@@ -12,11 +12,13 @@ trainer's own `_generate_single_turn`, as its tool loop does; the world's answer
 "vllm": TRL's `use_vllm`, colocated, vLLM's engine in the trainer's process with its cache of prefixes (see below);
 "kept": generate too, but with a cache that we keep across turns, which TRL has no utility for.
 
-TRL 1.16 asks for vLLM 0.22 to 0.31 and warns at another. vLLM for CPUs packs each layer's weights as it loads them and
-drops the originals, so that TRL's `sync_weights` fails at the first layer ("sync_weights" -> `load_weights`): here it
-runs between the two calls by which vLLM itself loads other weights into such a model. TRL leaves the type to vLLM, which
-takes bf16 for weights in fp32: so does it here in the cases in fp32. The correction for what samples otherwise than what
-trains, on by default, is off, as it takes another pass of the trainer.
+TRL 1.16 asks for vLLM 0.22 to 0.31 and warns at another. vLLM for CPUs packs the weights of each layer as it loads
+them, and drops the originals: the first `load_weights` of TRL's `sync_weights` fails there ("'Parameter' object has no
+attribute 'weight_loader'"). Here `sync_weights` runs between the two calls by which vLLM itself loads other weights
+into such a model. A head that shares its weights with the embedding, which TRL leaves out, is loaded as well, as vLLM
+has packed it by itself. TRL leaves the type to vLLM, which takes bf16 where the weights are in fp32: so it does here,
+in the cases in fp32 too. TRL's correction for samples of another engine is off, as it takes one more pass of the
+trainer.
 """
 
 from __future__ import annotations
@@ -241,12 +243,14 @@ def train(work: Work) -> None:
 
 
 def sync_weights(generation: VLLMGeneration) -> None:
-    """TRL's own `sync_weights`, between what vLLM needs before and after new weights where it has packed the old ones."""
+    """TRL's own `sync_weights`, with what vLLM needs where it has packed the weights of before."""
     from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
+    trained: Any = generation.model
     runner = generation.llm.llm_engine.model_executor.driver_worker.model_runner
     initialize_layerwise_reload(runner.model)
     type(generation).sync_weights(generation)
+    runner.model.load_weights([("lm_head.weight", trained.get_output_embeddings().weight.data)])
     finalize_layerwise_reload(runner.model, runner.model_config)
 
 

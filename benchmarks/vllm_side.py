@@ -3,14 +3,13 @@
     make vllm && .venvs/vllm/bin/python benchmarks/engine.py
 
 Requests are tokens and answers are tokens: nothing is decoded to text. A context goes on from the pages that its last
-turn left in the cache; what is after the last whole page of it (`BLOCK` tokens) is read again, as vLLM shares whole
-pages only. The kernels are vLLM's own for CPUs in both kinds: "vllm" has torch compile what is between them, "vllm eager"
-does not.
+turn left in the cache; what is after the last whole page (`BLOCK` tokens) is read again, as vLLM shares no parts of
+pages. Its kernels are its own for CPUs; torch compiles what is between them ("vllm compiled"), or does not ("vllm
+eager").
 """
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from sojourn.backends.ray.vllm_start import BLOCK, SETTINGS, folder_of
 from sojourn.models.spec import Model
 
 SPARE = 20_000  # tokens of cache beyond what all contexts take
-OPENING_S = 600  # a model that is compiled takes minutes to open on two cores
+OPENING_S = 300  # what is compiled takes longer to open
 
 
 class VLLM:
@@ -106,6 +105,6 @@ def environment(own: Mapping[str, str | None]) -> dict[str, str | None]:
 def missing(device: str) -> str:
     """Says why vLLM cannot be measured here; nothing where it can."""
     found = installed_vllm()
-    if found is None or importlib.util.find_spec("vllm") is None:
+    if found is None:
         return "vllm is not installed"
-    return "" if found.for_cpus == (device == "cpu") else f"{found.distribution} {found.version} is for other devices"
+    return "" if found.for_cpus == (device == "cpu") else f"{found.distribution} {found.version} is for another device"
