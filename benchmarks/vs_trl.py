@@ -102,6 +102,7 @@ def execute(command: Sequence[str], threads: int) -> None:
 
 
 def environment(threads: int) -> dict[str, str]:
+    """Returns the variables of a measured process. Its threads wait in the way that is its own default."""
     quiet = {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     both = {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": str(ROOT), **quiet, **vllm_start.SETTINGS}
     return {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | both
