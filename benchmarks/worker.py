@@ -55,6 +55,7 @@ class Worker:
     name: str
     open_: Callable[[], Any]
     environ: Mapping[str, str | None]
+    opening_s: float = OPENING_S
     _process: Any = field(default=None, init=False)
     _calls: Any = field(default=None, init=False)
 
@@ -84,7 +85,7 @@ class Worker:
         with environment(self.environ):
             self._process.start()
         theirs.close()
-        self._answer(OPENING_S)
+        self._answer(self.opening_s)
 
     def _answer(self, limit_s: float) -> Answer:
         if not self._calls.poll(limit_s):

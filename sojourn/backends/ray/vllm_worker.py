@@ -17,6 +17,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
@@ -67,8 +68,18 @@ class SharedMemory(WeightTransferEngine[WeightTransferInitInfo, SharedWeights]):
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
         finalize_layerwise_reload(self.model, self.model_config)
+        if self.device.type == "cpu":
+            pack_heads(self.model)
 
     def shutdown(self) -> None: ...
+
+
+def pack_heads(model: Any) -> None:
+    """Packs each head anew. vLLM for CPUs packs a copy of a head's weights, and where the head shares them with the
+    embedding, they come under the embedding's name alone: reloading leaves the copy as it was."""
+    for module in model.modules():
+        if isinstance(module, ParallelLMHead):
+            module.quant_method.process_weights_after_loading(module)
 
 
 WeightTransferEngineFactory.register_engine(WEIGHTS, SharedMemory)

@@ -36,6 +36,7 @@ from sojourn.backends.ray.sampler_actor import StaleWeightsError
 from sojourn.backends.ray.sampler_engines import ENGINES, Samplers
 from sojourn.backends.ray.samplers import ReplicatedSampler
 from sojourn.backends.ray.vllm_mapping import Drawn
+from sojourn.backends.torch.models.lora import merged
 from sojourn.errors import BudgetError, InfrastructureError, ModelError
 from sojourn.models.spec import Model
 from sojourn.render.auto import Auto
@@ -70,7 +71,7 @@ class Shared(NamedTuple):
 
     def logprobs(self, prompt: IntArray, sample: Sample, weights: Mapping[str, Any] | None = None) -> np.ndarray:
         """Returns what transformers computes of the tokens of a sample."""
-        self.loaded.model.load_state_dict(weights or self.weights)
+        self.loaded.model.load_state_dict(weights or self.weights, strict=False)  # the head is the embedding
         with torch.no_grad():
             logits = self.loaded.model(torch.from_numpy(np.concatenate([prompt, sample.tokens]))[None]).logits[0]
         logits = logits[len(prompt) - 1 : -1] / sample.temperature
@@ -90,7 +91,7 @@ def shared(cluster) -> Iterator[Shared]:
     given = (TINY, MODEL, 3, stops, *made.arguments)
     actors = [joined.actor(made.kind, needs, number, *given) for number in range(needs.count)]
     assert all(said.max_context == TINY.max_context for said in cluster.get([actor.open.remote() for actor in actors]))
-    weights = {name: tensor.clone() for name, tensor in loaded.model.state_dict().items()}
+    weights = {name: tensor.clone() for name, tensor in merged(loaded.model)}  # as a trainer publishes them
     yield Shared(cluster, joined, actors, loaded, weights, stops)
     for actor in actors:
         cluster.kill(actor)

@@ -17,8 +17,8 @@ import torch
 from sojourn.abilities import PartLoad
 from sojourn.backends.torch.models.loading import max_context
 from sojourn.backends.torch.models.lora import merged
-from sojourn.backends.torch.place import device_memory, place_of
 from sojourn.backends.torch.models.stored import stored
+from sojourn.backends.torch.place import device_memory, place_of
 from sojourn.backends.torch.trainer import activations, pass_columns, shards
 from sojourn.backends.torch.trainer.critic import PREFIX
 from sojourn.backends.torch.trainer.gradient_division import GradientDivision, Gradients, gradients_of
