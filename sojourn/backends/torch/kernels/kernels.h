@@ -101,6 +101,8 @@ void silu_gate_backward(const float *gate, const float *up, const float *grad, f
 void rotate_rows(const float *x, float *out, int64_t rows, int64_t heads, const float *cosines, const float *sines,
                  float sign);
 
+/* Returns whether products of bf16 use the processor's matrix unit (AMX). */
+int64_t uses_matrix_unit(void);
 int64_t matmul_scratch_size(int64_t rows, int64_t depth, int64_t outputs);
 void matmul(const float *a, int64_t a_row, int64_t a_column, const float *b, int64_t b_row, int64_t b_column,
             int64_t rows, int64_t depth, int64_t outputs, float *y, real *scratch);

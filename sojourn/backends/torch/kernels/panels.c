@@ -8,6 +8,11 @@
 #ifdef __AVX512F__
 #include <immintrin.h>
 #endif
+#if defined REAL16 && defined __AMX_BF16__ && defined __linux__
+#define MATRIX_UNIT /* AMX, which multiplies tiles of bf16 */
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #ifdef REAL16
 typedef uint16_t real; /* the bits of a bf16 */
@@ -133,11 +138,11 @@ __attribute__((noinline)) static void tile_products(int rows, const real *x, int
     }
 }
 
-/* Multiplies all rows of a block with one panel. With `prefetch` the next panel is prefetched meanwhile, evenly spread
+/* Multiplies all rows of a block with one panel, by vectors. With `prefetch` the next panel is prefetched meanwhile, evenly spread
    over the products, as memory would otherwise be idle. Rows of x lie one after another or, where they are
    `transposed`, in groups of at most TILE_ROWS whose numbers for one input lie side by side. */
-static void panel_product(const real *x, int transposed, int64_t rows, int64_t depth, const real *w, float *y,
-                          int64_t y_stride, int accumulate, int prefetch)
+static void vector_product(const real *x, int transposed, int64_t rows, int64_t depth, const real *w, float *y,
+                           int64_t y_stride, int accumulate, int prefetch)
 {
     int64_t depth_block = ceil_div(depth, ceil_div(depth, DEPTH_BLOCK)), groups = ceil_div(rows, TILE_ROWS);
     int64_t next_step = ceil_div(PANEL, groups);
@@ -154,11 +159,134 @@ static void panel_product(const real *x, int transposed, int64_t rows, int64_t d
     }
 }
 
+#ifdef MATRIX_UNIT
+#define UNIT_ROWS 16   /* rows of a tile */
+#define UNIT_DEPTH 32  /* inputs of a tile: a row of it has 64 bytes */
+#define UNIT_COUNT 8   /* tiles of a processor */
+#define REQUEST 0x1023 /* ARCH_REQ_XCOMP_PERM of Linux: asks for the use of a unit, */
+#define TILE_DATA 18   /* here of the tiles */
+
+/* Returns whether this process may use the matrix unit; the system is asked once. */
+static int unit_allowed(void)
+{
+    static int answer; /* 0: not asked yet */
+    int known = __atomic_load_n(&answer, __ATOMIC_RELAXED);
+    if (!known) {
+        known = syscall(SYS_arch_prctl, REQUEST, TILE_DATA) ? -1 : 1;
+        __atomic_store_n(&answer, known, __ATOMIC_RELAXED);
+    }
+    return known > 0;
+}
+
+/* Gives all tiles of this thread their full size. Other libraries use them in the same threads, with other sizes. */
+static void configure_unit(void)
+{
+    struct {
+        uint8_t palette, begin, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } config = {.palette = 1};
+    for (int t = 0; t < UNIT_COUNT; t++) {
+        config.row_bytes[t] = UNIT_DEPTH * sizeof(real);
+        config.rows[t] = UNIT_ROWS;
+    }
+    _tile_loadconfig(&config);
+}
+
+/* Returns a tile of rows, padded with 0 in `padded` where there are fewer, or fewer inputs. */
+static inline const real *whole_tile(const real *x, int64_t *stride, int64_t rows, int64_t depth, real *padded)
+{
+    if (rows >= UNIT_ROWS && depth == UNIT_DEPTH)
+        return x;
+    memset(padded, 0, UNIT_ROWS * UNIT_DEPTH * sizeof(real));
+    for (int64_t r = 0; r < min64(rows, UNIT_ROWS); r++)
+        memcpy(padded + r * UNIT_DEPTH, x + r * *stride, depth * sizeof(real));
+    *stride = UNIT_DEPTH;
+    return padded;
+}
+
+/* Does what `panel_product` does for rows that lie one after another. Two tiles of rows at a time are multiplied with
+   both halves of the panel, whose layout is that of the unit; a row's sums are the same beside any others. */
+static void unit_product(const real *x, int64_t rows, int64_t depth, const real *w, float *y, int64_t y_stride,
+                         int accumulate, int prefetch)
+{
+    const int64_t panel_bytes = PANEL * PAIR * sizeof(real);
+    for (int64_t begin = 0; begin < rows; begin += 2 * UNIT_ROWS) {
+        int64_t count = min64(rows - begin, 2 * UNIT_ROWS);
+        float sums[2 * UNIT_ROWS][PANEL];
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        for (int64_t k = 0; k < depth; k += UNIT_DEPTH) {
+            int64_t d = min64(depth - k, UNIT_DEPTH), stride = depth, other_stride = depth;
+            const real *from = x + begin * depth + k, *weights = w + k * PANEL;
+            real padded[UNIT_ROWS * UNIT_DEPTH], padded_weights[UNIT_DEPTH * PANEL];
+            if (prefetch && begin == 0)
+                for (int64_t line = 0; line < UNIT_DEPTH * PANEL; line += 64 / (int64_t)sizeof(real))
+                    __builtin_prefetch(w + (depth + k) * PANEL + line, 0, 2);
+            if (d < UNIT_DEPTH) {
+                memset(padded_weights, 0, sizeof padded_weights);
+                memcpy(padded_weights, weights, d * PANEL * sizeof(real));
+                weights = padded_weights;
+            }
+            _tile_loadd(6, weights, panel_bytes);
+            _tile_loadd(7, weights + LANES * PAIR, panel_bytes);
+            const real *tile = whole_tile(from, &stride, count, d, padded);
+            _tile_loadd(4, tile, stride * sizeof(real));
+            _tile_dpbf16ps(0, 4, 6);
+            _tile_dpbf16ps(1, 4, 7);
+            if (count <= UNIT_ROWS)
+                continue;
+            tile = whole_tile(from + UNIT_ROWS * depth, &other_stride, count - UNIT_ROWS, d, padded);
+            _tile_loadd(5, tile, other_stride * sizeof(real));
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+        _tile_stored(0, sums[0], sizeof sums[0]);
+        _tile_stored(1, sums[0] + LANES, sizeof sums[0]);
+        _tile_stored(2, sums[UNIT_ROWS], sizeof sums[0]);
+        _tile_stored(3, sums[UNIT_ROWS] + LANES, sizeof sums[0]);
+        for (int64_t r = 0; r < count; r++)
+            for (int h = 0; h < 2; h++) {
+                vec *to = (vec *)(y + (begin + r) * y_stride + h * LANES), sum = *(vec *)(sums[r] + h * LANES);
+                *to = accumulate ? *to + sum : sum;
+            }
+    }
+}
+#endif
+
+int64_t uses_matrix_unit(void)
+{
+#ifdef MATRIX_UNIT
+    return unit_allowed();
+#else
+    return 0;
+#endif
+}
+
+/* Multiplies all rows of a block with one panel, by the matrix unit where there is one. */
+static inline void panel_product(const real *x, int transposed, int64_t rows, int64_t depth, const real *w, float *y,
+                                 int64_t y_stride, int accumulate, int prefetch)
+{
+#ifdef MATRIX_UNIT
+    if (!transposed && uses_matrix_unit()) {
+        unit_product(x, rows, depth, w, y, y_stride, accumulate, prefetch);
+        return;
+    }
+#endif
+    vector_product(x, transposed, rows, depth, w, y, y_stride, accumulate, prefetch);
+}
+
 /* Computes y (rows, outputs) = x (rows, depth) w, or adds it to y with `accumulate`, for the panels from `first` to
    `stop`. */
 static void panel_products(const real *x, int transposed, int64_t rows, int64_t depth, const real *w, int64_t outputs,
                            float *y, int64_t y_stride, int accumulate, int64_t first, int64_t stop)
 {
+#ifdef MATRIX_UNIT
+    if (uses_matrix_unit())
+        configure_unit();
+#endif
     for (int64_t p = first; p < stop; p++) {
         const real *panel = w + p * PANEL * depth;
         float *to = y + p * PANEL, part[ROW_BLOCK * PANEL];
@@ -173,4 +301,8 @@ static void panel_products(const real *x, int transposed, int64_t rows, int64_t 
         for (int64_t r = 0; r < rows; r++)
             memcpy(to + r * y_stride, part + r * PANEL, count * sizeof(float));
     }
+#ifdef MATRIX_UNIT
+    if (uses_matrix_unit())
+        _tile_release();
+#endif
 }
