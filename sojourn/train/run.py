@@ -372,9 +372,10 @@ async def run_recipe(
     and reward are copied first, as some have state, so that the same recipe can be run again."""
     recipe = replace(recipe, stages=copy.deepcopy(recipe.stages), reward=copy.deepcopy(recipe.reward))
     found = checkpoint_to_resume(folder, display) if resume else None
-    jsonl = metrics.Jsonl(folder.path / "metrics.jsonl")
     if resume:
         check_models(recipe, folder)
+    jsonl = metrics.Jsonl(folder.path / "metrics.jsonl")
+    if resume:
         truncate_metrics(recipe, jsonl, found)
     sinks = metrics.Sinks([jsonl])
     try:
