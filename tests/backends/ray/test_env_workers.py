@@ -33,7 +33,8 @@ from sojourn.abilities import (
     play_abilities,
 )
 from sojourn.agents.plain import Plain
-from sojourn.backends.ray.env_family import RemoteFamily, Workers
+from sojourn.backends.ray.env_family import RemoteFamily
+from sojourn.backends.ray.env_workers import Workers
 from sojourn.backends.torch.backend import Torch
 from sojourn.branching.trees import play_trees
 from sojourn.branching.uniform import Uniform
@@ -319,7 +320,7 @@ async def test_a_worker_that_is_stuck_is_started_again() -> None:
 
 
 async def test_workers_with_other_code_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sojourn.backends.ray.env_family.code_digest", lambda: "0123")
+    monkeypatch.setattr("sojourn.backends.ray.env_workers.code_digest", lambda: "0123")
     with pytest.raises(ConfigError, match=r"environment worker on .*: the nodes have another version .* expected 0123"):
         async with remote(Toy()):
             pass
