@@ -91,7 +91,7 @@ class Comparison:
             self.workers.remove(worker)
 
     def keep_faster(self, seconds: Mapping[str, float]) -> None:
-        """Of each engine's two kinds, and without what only the multi-turn workload is for."""
+        """Keeps the faster of each engine's two kinds, and drops what only the multi-turn workload is for."""
         slower = set[str]()
         for engine in KINDS:
             kinds = [w.name for w in self.workers if w.name.startswith(engine)]
@@ -192,7 +192,7 @@ def llama_missing(device: str) -> str:
 def compare(
     setup: Setup, prompts: list[Tokens], wanted: Wanted, effort: Effort, before: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[Cell]]:
-    """What the engines are, and the cells, the shorter contexts first; `before` are those of the last time."""
+    """Returns what the engines are, and the cells, the shorter contexts first; `before` are those of the last time."""
     with tempfile.TemporaryDirectory() as folder:
         workers, without = open_workers(setup, Path(folder))
         dtype, tie = (torch.bfloat16, TIE) if setup.dtype == "bf16" else (torch.float32, 0.0)

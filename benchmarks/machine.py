@@ -30,7 +30,7 @@ def commit() -> str:
 
 
 def result(name: str, folder: Path = RESULTS) -> Path:
-    """Where a result belongs: that of a CUDA device beside that of the CPU."""
+    """Returns where a result belongs: that of a CUDA device beside that of the CPU."""
     import torch
 
     folder.mkdir(exist_ok=True)

@@ -61,7 +61,7 @@ class Worker:
 
     @property
     def idle(self) -> bool:
-        """Whether no process is there, so that nothing said before is remembered."""
+        """Returns whether no process is there, so that nothing said before is remembered."""
         return self._process is None
 
     def ask(self, method: str, *arguments: Any, limit_s: float = OPENING_S) -> Answer:

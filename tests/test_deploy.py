@@ -233,7 +233,10 @@ def called(tmp_path: Path, *command: str, nodes: int = 3, exit: int = 0, srun_s:
     text = STAND_IN.format(python=sys.executable, log=str(log), nodes=names, srun_s=srun_s, exit=exit)
     for name in ("scontrol", "srun", "sojourn", "ray"):
         (programs / name).write_text(text if name != "ray" or answers else "#!/bin/sh\nexit 1\n")
-    (programs / "python").write_text(f'#!/bin/sh\n[ "$1" = - ] && exec cat > /dev/null\nexec {sys.executable} "$@"\n')
+    # what waits for all nodes to join waits here until they were told to: else the job may end before that
+    joined = f'until [ "$(grep -c srun {log})" -ge {min(nodes, 2)} ]; do sleep 0.05; done'
+    waits = f'if [ "$1" = - ]; then cat > /dev/null; {joined}; exit; fi'
+    (programs / "python").write_text(f'#!/bin/sh\n{waits}\nexec {sys.executable} "$@"\n')
     (programs / "hostname").write_text("#!/bin/sh\necho 192.0.2.7 fd00::7\n")
     for program in programs.iterdir():
         program.chmod(0o755)

@@ -71,7 +71,14 @@ def show(
         _step(run, stage, step, json, console)
     elif parts:
         _parts(run, json, console)
-    elif json:
+    else:
+        _overview(run, stage, json, console)
+
+
+def _overview(run: Path, stage: str, json: bool, console: CleanConsole) -> None:
+    from sojourn.terminal import run as runs
+
+    if json:
         print(runs.as_json(run, stage))
     else:
         console.print(runs.overview(run, console.width, stage))

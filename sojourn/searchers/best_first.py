@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 from sojourn.config.fields import Range
 from sojourn.errors import ConfigError
 from sojourn.searchers.ahead import Ahead, Position
-from sojourn.searchers.tree_search import TreeSearch
+from sojourn.searchers.tree_search import TreeSearch, refuse_critic_by_likelihood
 from sojourn.types import Turn
 
 
@@ -51,10 +51,7 @@ class BestFirst(TreeSearch):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.critic and self.by == "likelihood":
-            raise ValueError(
-                f'critic = {self.critic:g} with by = "likelihood", which values no position: expected by = "reward"'
-            )
+        refuse_critic_by_likelihood(self.critic, self.by)
 
     @property
     def env_needs(self) -> frozenset[str]:

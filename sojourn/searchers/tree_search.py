@@ -35,6 +35,7 @@ class TreeSearch(Search):
         self._check_critic()
 
     def _check_critic(self) -> None:
+        """Refuses a weight of the critic that has no effect with the other keys."""
         if self.critic and (self.critic == 1) != (self.rollouts == 0):
             remedy = "0, as nothing is played to its end" if self.rollouts else "1 or more, or critic = 1"
             raise ValueError(f"critic = {self.critic:g} with rollouts = {self.rollouts}: expected rollouts of {remedy}")
@@ -51,3 +52,11 @@ class TreeSearch(Search):
         """Returns the end of the play that is known to lead from a position to success, if it does so here, too."""
         end = await ahead.recall(position) if len(ahead.contexts) == 1 else None
         return end if end is not None and self.ends_search(ahead, await ahead.valued(end, 0)) else None
+
+
+def refuse_critic_by_likelihood(critic: float, by: str) -> None:
+    """Raises `ValueError` for a search that asks the critic but goes by likelihood alone."""
+    if critic and by == "likelihood":
+        raise ValueError(
+            f'critic = {critic:g} with by = "likelihood", which values no position: expected by = "reward"'
+        )

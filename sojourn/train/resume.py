@@ -9,10 +9,12 @@ from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.run import RunFolder
 from sojourn.record.run_status import SKIPPED_CHECKPOINTS
 from sojourn.train.recipe import Recipe
+from sojourn.train.weights import check_models
 
 
-def checkpoint_to_resume(folder: RunFolder, display: Display) -> Checkpoint | None:
-    """Returns the checkpoint to resume from; newer ones that are damaged are reported in the terminal and recorded."""
+def checkpoint_to_resume(recipe: Recipe, folder: RunFolder, display: Display) -> Checkpoint | None:
+    """Returns the checkpoint to resume from; newer ones that are damaged are reported in the terminal and recorded.
+    Refuses a recipe whose models are others than those of the run (`check_models`)."""
     damaged: list[str] = []
     found = checkpoint.latest(folder.checkpoints, damaged.append)
     for sentence in damaged:
@@ -21,6 +23,7 @@ def checkpoint_to_resume(folder: RunFolder, display: Display) -> Checkpoint | No
         earlier = folder.read_json(SKIPPED_CHECKPOINTS, [])
         kept = [sentence for sentence in earlier if sentence not in damaged] if isinstance(earlier, list) else []
         folder.write_json(SKIPPED_CHECKPOINTS, [*kept, *damaged])
+    check_models(recipe, folder)
     return found
 
 

@@ -46,7 +46,7 @@ from sojourn.train.recipe import Recipe, Stage, all_streams
 from sojourn.train.repeats import why_skipped
 from sojourn.train.resume import checkpoint_to_resume, truncate_metrics
 from sojourn.train.step_metrics import drift, live_origin, metrics_of, step_metrics
-from sojourn.train.weights import check_models, identities, initial_weights, keep_initial, restore_initial
+from sojourn.train.weights import identities, initial_weights, keep_initial, restore_initial
 from sojourn.types import Episode, Group, Score
 
 
@@ -371,10 +371,9 @@ async def run_recipe(
     """Runs a recipe to its end in a run folder; `resume` goes on from its newest complete checkpoint. Stages
     and reward are copied first, as some have state, so that the same recipe can be run again."""
     recipe = replace(recipe, stages=copy.deepcopy(recipe.stages), reward=copy.deepcopy(recipe.reward))
-    found = checkpoint_to_resume(folder, display) if resume else None
+    found = checkpoint_to_resume(recipe, folder, display) if resume else None
     jsonl = metrics.Jsonl(folder.path / "metrics.jsonl")
     if resume:
-        check_models(recipe, folder)
         truncate_metrics(recipe, jsonl, found)
     sinks = metrics.Sinks([jsonl])
     try:

@@ -32,7 +32,7 @@ class Metrics(NamedTuple):
 
 
 class Readings(NamedTuple):
-    """What the parts of a run did. `problem` is a sentence where that cannot be read."""
+    """Holds what the parts of a run did. `problem` is a sentence where that cannot be read."""
 
     readings: Sequence[Reading]
     problem: str = ""

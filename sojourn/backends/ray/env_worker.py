@@ -78,6 +78,7 @@ class EnvWorker:
         self._open = AsyncExitStack()
         self._plays: dict[int, HeldPlay] = {}
         self._running: dict[int, set[asyncio.Task[Answer]]] = {}  # calls, by the plays that they are of
+        self._closed_unseen: set[int] = set()  # plays that were closed before they were here: Ray may reorder calls
 
     async def ready(self, code: str) -> bytes:
         """Opens the world, unless that is done, and closes plays that another user of this worker left. `code` is the
@@ -115,7 +116,7 @@ class EnvWorker:
         return await self._answer([number], self._native_action(number, text))
 
     async def close(self, number: int) -> bytes:
-        """Cancels what a play still does, and closes it. Does nothing where there is no such play."""
+        """Cancels what a play still does, and closes it. A play that is not here yet will not begin."""
         return _pickled(await self._outcome(self._close(number)))
 
     async def end(self) -> bytes:
@@ -180,6 +181,7 @@ class EnvWorker:
         return found
 
     async def _start(self, number: int, path: Sequence[int], task: Task) -> Observation:
+        self._require_wanted(number)
         play = self._plays[number] = HeldPlay(self._world(path).make(task))
         return await play.env.start()
 
@@ -187,6 +189,7 @@ class EnvWorker:
         return await self._play(number).env.step(agent, action)
 
     async def _fork(self, number: int, copy: int) -> None:
+        self._require_wanted(copy)
         play: Any = self._play(number)
         self._plays[copy] = HeldPlay(await play.env.fork(), set(play.sent))
 
@@ -199,17 +202,25 @@ class EnvWorker:
         env: Any = self._play(number).env
         return env.native_action(text)
 
+    def _require_wanted(self, number: int) -> None:
+        if number in self._closed_unseen:
+            self._closed_unseen.remove(number)
+            raise InfrastructureError("this play was closed before it began")
+
     async def _close(self, number: int) -> None:
         if running := set(self._running.get(number, ())):
             for call in running:
                 call.cancel()
             await asyncio.wait(running)
+        elif number not in self._plays:
+            self._closed_unseen.add(number)
         if (play := self._plays.pop(number, None)) is not None:
             await play.env.close()
 
     async def _close_all(self) -> int:
         left = [*self._plays]
         await asyncio.gather(*(self.close(number) for number in left))
+        self._closed_unseen.clear()  # another user counts plays anew
         return len(left)
 
     async def _end(self) -> int:

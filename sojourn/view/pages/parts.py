@@ -50,7 +50,7 @@ class PartTable(NamedTuple):
 
 
 class Present(NamedTuple):
-    """What the run's page says of its parts: of which kinds there are how many, and which of them are gone."""
+    """Holds what the run's page says of its parts: of which kinds there are how many, and which of them are gone."""
 
     reading: Reading
     titles: Sequence[str]

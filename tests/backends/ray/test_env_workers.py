@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import random
 import signal
 from collections.abc import AsyncIterator, Sequence
@@ -33,7 +34,10 @@ from sojourn.abilities import (
     play_abilities,
 )
 from sojourn.agents.plain import Plain
-from sojourn.backends.ray.env_family import RemoteFamily, Workers
+from sojourn.backends.ray.cluster import code_digest
+from sojourn.backends.ray.env_family import RemoteFamily
+from sojourn.backends.ray.env_worker import EnvWorker, pickled_family
+from sojourn.backends.ray.env_workers import Workers
 from sojourn.backends.torch.backend import Torch
 from sojourn.branching.trees import play_trees
 from sojourn.branching.uniform import Uniform
@@ -252,6 +256,19 @@ async def test_a_cancelled_call_is_cancelled_there_and_its_play_closed() -> None
         await env.close()
 
 
+async def test_a_play_that_is_closed_before_it_came_never_begins() -> None:
+    """Ray may give an actor two calls in another order than they were made."""
+    worker = EnvWorker(pickled_family(Fragile()), [])
+    await worker.ready(code_digest())
+    await worker.start(0, (), fragile("fork"))
+    for number, early in ((1, worker.fork(0, 1)), (2, worker.start(2, (), fragile()))):
+        await worker.close(number)
+        with pytest.raises(InfrastructureError, match="closed before it began"):
+            pickle.loads(await early).get()
+    await worker.fork(0, 3)
+    assert pickle.loads(await worker.end()).get() == 2  # the plays 0 and 3
+
+
 async def test_a_run_that_is_cancelled_leaves_no_play_open() -> None:
     async with remote(Fragile()) as family:
         one = runner(family, ["go", "wait"])
@@ -319,7 +336,7 @@ async def test_a_worker_that_is_stuck_is_started_again() -> None:
 
 
 async def test_workers_with_other_code_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sojourn.backends.ray.env_family.code_digest", lambda: "0123")
+    monkeypatch.setattr("sojourn.backends.ray.env_workers.code_digest", lambda: "0123")
     with pytest.raises(ConfigError, match=r"environment worker on .*: the nodes have another version .* expected 0123"):
         async with remote(Toy()):
             pass

@@ -138,9 +138,9 @@ __attribute__((noinline)) static void tile_products(int rows, const real *x, int
     }
 }
 
-/* Multiplies all rows of a block with one panel, by vectors. With `prefetch` the next panel is prefetched meanwhile, evenly spread
-   over the products, as memory would otherwise be idle. Rows of x lie one after another or, where they are
-   `transposed`, in groups of at most TILE_ROWS whose numbers for one input lie side by side. */
+/* Multiplies all rows of a block with one panel, by vectors. With `prefetch` the next panel is prefetched meanwhile,
+   evenly spread over the products, as memory would otherwise be idle. Rows of x lie one after another or, where they
+   are `transposed`, in groups of at most TILE_ROWS whose numbers for one input lie side by side. */
 static void vector_product(const real *x, int transposed, int64_t rows, int64_t depth, const real *w, float *y,
                            int64_t y_stride, int accumulate, int prefetch)
 {
