@@ -85,7 +85,7 @@ def _resident() -> tuple[int, int]:
     return tuple(int(lines[key].split()[0]) * 1024 for key in ("VmRSS", "RssAnon"))  # type: ignore[return-value]
 
 
-def measured(rank: TrainerRank, model: Model, place: Place, defer: bool) -> dict[str, float]:
+def measured(rank: TrainerRank, place: Place, model: Model, defer: bool) -> dict[str, float]:
     """Opens a trainer in a rank, and returns what it took."""
     import torch
 
@@ -123,18 +123,19 @@ def measured(rank: TrainerRank, model: Model, place: Place, defer: bool) -> dict
     }
 
 
-def of_ranks(model: Model, count: int, defer: bool) -> dict[str, float]:
-    """Returns the greatest figures of so many ranks."""
+def in_ranks(
+    count: int, work: Callable[..., dict[str, float]], *args: Any, shard: bool = False, context: int = 1
+) -> dict[str, float]:
+    """Returns the greatest figures of so many ranks in which `work(rank, place, *args)` is done."""
     ray = imported()
     needs = Needs(what="trainer ranks", count=count, cpus=0.0, gpus=0.0)
     cluster = Cluster.join("", [needs]).hold()
     try:
         actors = [cluster.actor(TrainerRank, needs, n, 1, restarts=0, concurrency=1) for n in range(count)]
         host, port = ray.get(actors[0].listen.remote(count))
-        places = [Place(rank, count, True, host, port) for rank in range(count)]
-        work: Callable[..., dict[str, float]] = measured
+        places = [Place(rank, count, shard, context, host, port) for rank in range(count)]
         begun = zip(actors, places, strict=True)
-        found = ray.get([actor.__ray_call__.remote(work, model, place, defer) for actor, place in begun])
+        found = ray.get([actor.__ray_call__.remote(work, place, *args) for actor, place in begun])
     finally:
         cluster.release()
     return {key: round(max(one[key] for one in found), 1) for key in found[0]}
@@ -161,7 +162,7 @@ def main(words: list[str] | None = None) -> None:
             for count in counts:
                 for way, defer in {"whole": False, "parts": True}.items():
                     key = f"{stored}_{count}_ranks_{way}"
-                    figures[key] = of_ranks(Model(name=name, dtype="fp32"), count, defer)
+                    figures[key] = in_ranks(count, measured, Model(name=name, dtype="fp32"), defer, shard=True)
                     print(key, figures[key], flush=True)
     if not options.dry:
         print(write("rank_memory", figures, "ray"))

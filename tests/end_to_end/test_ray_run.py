@@ -151,8 +151,9 @@ def assert_parts_are_recorded(run: Path) -> None:
     assert all(numbers[f"sampler {n}"]["weights_version"] == 6 for n in range(2))
 
 
-async def test_two_ranks_train_the_same_to_the_last_digits(plain, tmp_path):
-    found = final_weights(await train(tmp_path / "run", *RAY, TWO_RANKS))
+@pytest.mark.parametrize("further", [(), ("backend.trainer.context_parallel=2",)], ids=["each", "shared"])
+async def test_two_ranks_train_the_same_to_the_last_digits(plain, further, tmp_path):
+    found = final_weights(await train(tmp_path / "run", *RAY, TWO_RANKS, *further))
     for name, values in final_weights(plain).items():
         np.testing.assert_allclose(values, found[name], atol=2e-4, err_msg=name)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from sojourn.backends.ray.sampler_engines import ENGINES, Samplers
 from sojourn.backends.torch.backend import Torch
 from sojourn.config.fields import Range, Text
+from sojourn.errors import ConfigError
 from sojourn.protocols import EnvFamily, Opened, Renderer, RendererConfig, Trainer
 from sojourn.timeline import Timeline
 
@@ -29,14 +30,23 @@ class TrainerRanks:
     """Configures the trainer: how many processes train the model together (`ranks`), and which part of a node each
     reserves: `cpus`, which is also the number of its threads, and `gpus`. They divide each batch.
     With `shard` each of them also holds only its part of the weights, gradients and moments (FSDP2), which saves memory
-    and costs time. Where one of them ends, the run goes on from its last checkpoint by itself, up to `restarts`
-    times."""
+    and costs time. `context_parallel` of them, which must divide `ranks`, compute each sequence together, for contexts
+    whose activations do not fit into one; `token_budget` and `activation_gb` are those of each. Where one of them ends,
+    the run goes on from its last checkpoint by itself, up to `restarts` times."""
 
     ranks: Annotated[int, Range(1)] = 1
     cpus: Annotated[float, Range(0)] = 1.0
     gpus: Annotated[float, Range(0)] = 0.0
     shard: bool = False
+    context_parallel: Annotated[int, Range(1)] = 1
     restarts: Annotated[int, Range(0)] = 3
+
+    def __post_init__(self) -> None:
+        if self.ranks % self.context_parallel:
+            raise ConfigError(
+                f"backend.trainer.context_parallel = {self.context_parallel} does not divide backend.trainer.ranks = "
+                f"{self.ranks}: expected a divisor, as so many ranks share each sequence"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +101,8 @@ class Ray(Torch):
         """Returns what the run takes (`HasPlan`)."""
         from sojourn.backends.ray.plan import places, sizes
 
-        counts = {"replicas": self.samplers.replicas, "ranks": self.trainer.ranks}
-        return [places(self.needs, self.address), *sizes(self, model, critic, **counts, shard=self.trainer.shard)]
+        taken = sizes(self, model, critic, replicas=self.samplers.replicas, trainer=self.trainer)
+        return [places(self.needs, self.address), *taken]
 
     @property
     def needs(self) -> dict[str, Needs]:
@@ -193,5 +203,6 @@ class Ray(Torch):
         ranks = Ranks(
             [cluster.actor(TrainerRank, needs, n, self.threads, **one_by_one) for n in range(self.trainer.ranks)]
         )
-        ranks.open(self._plain, model, seed, critic, shard=self.trainer.shard)
+        shard, context_parallel = self.trainer.shard, self.trainer.context_parallel
+        ranks.open(self._plain, model, seed, critic, shard=shard, context_parallel=context_parallel)
         return ranks

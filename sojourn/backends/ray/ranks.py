@@ -44,14 +44,24 @@ class Ranks:
         self._seen = self._taken = time.monotonic()  # when they answered last, and that
         self._asked: float | None = None  # when they were asked what they work at now
 
-    def open(self, torch: Torch, model: Model, seed: int, critic: Critic | None, *, shard: bool = False) -> None:
+    def open(
+        self,
+        torch: Torch,
+        model: Model,
+        seed: int,
+        critic: Critic | None,
+        *,
+        shard: bool = False,
+        context_parallel: int = 1,
+    ) -> None:
         """Lets the ranks find one another, and load the model. With `shard` each of several holds a part of the
-        weights, gradients and moments. Where that fails, all end."""
+        weights, gradients and moments; `context_parallel` of them compute each tree of tokens together. Where that
+        fails, all end."""
         places, count = [Place(0, 1)], len(self.actors)
         try:
             if count > 1:
                 [address] = self._answers([self.actors[0].listen.remote(count)])
-                places = [Place(rank, count, shard, *address) for rank in range(count)]
+                places = [Place(rank, count, shard, context_parallel, *address) for rank in range(count)]
             begun = zip(self.actors, places, strict=True)
             opened = [actor.open.remote(torch, model, seed, critic, place) for actor, place in begun]
             self.processes = self._answers(opened)

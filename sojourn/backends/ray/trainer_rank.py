@@ -42,11 +42,12 @@ PATIENCE = timedelta(hours=2)  # how long a rank waits for the others' share of 
 
 class Place(NamedTuple):
     """Says where a rank stands among `size` ranks that meet at an address; the first of them opens it. With `shard`
-    each holds a part of the weights that are trained."""
+    each holds a part of the weights that are trained. Each `context` of them compute each tree of tokens together."""
 
     rank: int
     size: int
     shard: bool = False
+    context: int = 1
     host: str = ""
     port: int = 0
 
@@ -119,7 +120,7 @@ class TrainerRank:
             world_size=place.size,
             timeout=PATIENCE,
         )
-        self._team = Together(device, sharded=place.shard)
+        self._team = Together(device, sharded=place.shard, context=place.context)
 
     def _load(self, torch: Torch, model: Model, seed: int, critic: Critic | None) -> None:
         from sojourn.backends.torch.backend import compute_dtype, device_of

@@ -2,10 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
+
 from sojourn.backends.ray.backend import EnvWorkers, Ray, TrainerRanks
 from sojourn.backends.ray.plan import size_of
 from sojourn.backends.ray.sampler_engines import Samplers
 from sojourn.backends.torch.models import loading
+from sojourn.errors import ConfigError
 from sojourn.models.spec import Lora, Model
 
 MODEL = Model(name="tiny:layers=2,hidden=64", dtype="bf16")
@@ -44,6 +47,15 @@ def test_shards_and_a_running_cluster():
     assert places.startswith("the cluster at 10.0.0.1:6379 holds 3 samplers")
     count = size_of(MODEL, "cpu").parameters  # type: ignore[union-attr]
     assert rank.startswith(f"each trainer rank holds {4 * count / 1e6:.1f} MB")
+
+
+def test_ranks_that_share_sequences_say_so_and_must_divide_all():
+    shared = replace(BACKEND, trainer=TrainerRanks(ranks=4, context_parallel=2), token_budget=1000)
+    assert shared.plan(MODEL)[3] == "2 ranks share each sequence, and compute up to 2,000 tokens at once"
+    with pytest.raises(
+        ConfigError, match=r"context_parallel = 3 does not divide backend\.trainer\.ranks = 4"
+    ):
+        TrainerRanks(ranks=4, context_parallel=3)
 
 
 def test_a_model_that_is_not_here_has_no_size_yet(tmp_path):

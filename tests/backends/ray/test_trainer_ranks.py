@@ -61,9 +61,18 @@ class Team:
         self.sent = Sent()
         self.trainer = ranked(MODEL, None, self.sent, LARGE, count)
 
-    def anew(self, model: Model = MODEL, critic: Critic | None = None, torch_: Torch = LARGE, shard: bool = False):
+    def anew(
+        self,
+        model: Model = MODEL,
+        critic: Critic | None = None,
+        torch_: Torch = LARGE,
+        shard: bool = False,
+        context: int = 1,
+    ):
         def load(rank) -> None:
-            rank._team.sharded = shard
+            from sojourn.backends.torch.trainer.team import Together
+
+            rank._team = Together(rank._team._device, sharded=shard, context=context)
             rank._load(torch_, model, 0, critic)
 
         self.told(load)
@@ -174,6 +183,56 @@ async def test_ranks_have_the_gradients_of_one_process(size, make, budget, shard
     here.close()
 
 
+def few(rng: np.random.Generator) -> Batch:
+    """Fewer tokens than ranks."""
+    turn = replace(trajectory(rng, turns=1).turns[0], context=np.array([5]), sample=sample([7], -2.0))
+    groups = [group([replace(trajectory(rng), turns=(turn,))])]
+    return to_batch(groups, [[Credit.uniform(t, 0.7) for t in groups[0].trajectories]], {}, aggregate=Aggregate())
+
+
+STREAMS = ("targets", "values", "explained_variance")
+SHARED = {
+    "two": ("two", 2, LARGE, False),
+    "two, sharded, layers computed again": ("two", 2, replace(LARGE, activation_gb=1e-9), True),
+    "two of four, small parts": ("four", 2, replace(LARGE, token_budget=40), False),
+    "two of four, sharded": ("four", 2, LARGE, True),
+    "four, without kernels": ("four", 4, replace(LARGE, kernel=False, activation_gb=1e-9), False),
+    "four, sharded, small parts": ("four", 4, replace(LARGE, token_budget=40), True),
+}
+
+
+@pytest.mark.parametrize("way", SHARED)
+async def test_ranks_that_share_each_sequence_have_the_gradients_of_one_process(way, request):
+    size, context, torch_, shard = SHARED[way]
+    critic = Critic(hidden=4)
+    here, there = one(critic=critic), request.getfixturevalue(size).anew(MODEL, critic, torch_, shard, context)
+    for make in (*BATCHES, few):
+        batch = make(np.random.default_rng(1))
+        batch = replace(batch, streams={name: np.ones(len(batch), np.float32) for name in STREAMS})
+        said = [dict(await made.forward_backward(batch, [PPO(), Value(), Entropy()])) for made in (there, here)]
+        said[0]["computed_tokens"] = said[1]["computed_tokens"] = 0  # as above
+        assert said[0] == pytest.approx(said[1], rel=1e-4, abs=1e-5), make.__name__
+        asked = {"critic": True, "columns": ["top_token", "top_logprob"]}
+        found = [await made.forward(batch, **asked) for made in (there, here)]
+        require_near(*(one._asdict() for one in found), 1e-4)
+        require_near(*(dict(one.columns) for one in found), 1e-4)
+        states = [await made.hidden_states(batch, np.array([0, len(batch) - 1])) for made in (there, here)]
+        require_near(*({"states": one} for one in states), 1e-4)
+    for found in request.getfixturevalue(size).told(gradients):
+        require_near(found, grads(here), 1e-5)
+    here.close()
+
+
+async def test_layers_with_windows_are_shared_too(two, tmp_path):
+    """Through transformers' own layers."""
+    model, batch = Model(name=saved(tmp_path, "gemma3"), dtype="fp32"), halves(np.random.default_rng(2))
+    here, there = one(model), two.anew(model, context=2)
+    for made in (here, there):
+        await made.forward_backward(batch, [NLL()])
+    require_near(two.told(gradients)[0], grads(here), 1e-4)
+    here.close()
+
+
 def require_near(found, expected, tolerance: float = 1e-6) -> None:
     assert found.keys() == expected.keys()
     for name in found.keys() - {"columns"}:
@@ -181,17 +240,19 @@ def require_near(found, expected, tolerance: float = 1e-6) -> None:
         assert np.abs(found[name] - expected[name]).max() <= tolerance * max(scale, 1e-2), name
 
 
-@SHARD
+@pytest.mark.parametrize(
+    ("shard", "context"), [(False, 1), (True, 1), (False, 2), (True, 2)], ids=["whole", "sharded", "shared", "both"]
+)
 @pytest.mark.parametrize(
     ("lora", "critic"),
     [(None, Critic(hidden=4)), (Lora(rank=2), Critic(model=NAME, hidden=4, lora=Lora(rank=2)))],
     ids=["whole", "adapters"],
 )
-async def test_ranks_learn_what_one_process_learns(two, lora, critic, shard):
+async def test_ranks_learn_what_one_process_learns(two, lora, critic, shard, context):
     """Over several steps: critic, adapters, further objectives, reference model, teacher, copy."""
     model = Model(name=NAME, dtype="fp32", lora=lora)
     bounded = Torch(device="cpu", token_budget=60)
-    here, there = one(model, critic, bounded), two.anew(model, critic, bounded, shard)
+    here, there = one(model, critic, bounded), two.anew(model, critic, bounded, shard, context)
     other = Model(name="tiny:layers=2,hidden=64")
     bounded.open_model("other", other, None, 3, model, here)
     there.open_model("other", other, None, 3, model)

@@ -9,14 +9,19 @@ import torch
 
 from sojourn.backends.torch.kernels import product
 from sojourn.backends.torch.trainer import activations, fused_layers, tree_attention
+from sojourn.backends.torch.trainer.context_parallel import ContextGroup, Division
 from sojourn.batch import share
+from sojourn.errors import ModelError
+
+GROWING = frozenset({"dynamic", "longrope"})  # rotary positions that depend on the longest of a pass
 
 
 class Decoder:
     """The decoder layers of a transformers model. Layers of a form that our kernel supports are computed by it.
 
     `layers_to_recompute` says which layers to checkpoint so that activations stay within `activation_bytes`. With
-    `bf16`, on a CPU, the factors of matrix products are bf16 and everything else is fp32.
+    `bf16`, on a CPU, the factors of matrix products are bf16 and everything else is fp32. The processes of a `context`
+    pass each tree together.
     """
 
     def __init__(self, model: Any, *, bf16: bool, kernel: bool = True, activation_bytes: float = float("inf")) -> None:
@@ -26,32 +31,61 @@ class Decoder:
         native = kernel and self.device.type == "cpu"
         self.kernel, self._autocast = kernel, bf16 and not native
         self._cost: activations.Cost | None = None
+        self.context: ContextGroup | None = None
         tree_attention.use_packed(self.base)
         self.fused = native and fused_layers.fuse(self.base)
         if native:
             product.use_kernel(model, bf16=bf16)
 
     def __call__(self, tree: share.Tree, rows: torch.Tensor) -> torch.Tensor:
-        """Returns the last hidden states (R, H) of the nodes `rows` (R,), ascending."""
-        tokens, positions = (torch.from_numpy(ids).to(self.device)[None] for ids in (tree.tokens, tree.positions))
+        """Returns the last hidden states (R, H) of the nodes `rows` (R,), ascending, which are computed here."""
+        division, ids = self.divide(tree), (tree.tokens, tree.positions)
+        if division is not None:
+            ids = tuple(of_all[division.nodes] for of_all in ids)
+            rows = torch.searchsorted(torch.from_numpy(division.nodes).to(self.device), rows)
+        tokens, positions = (torch.from_numpy(one).to(self.device)[None] for one in ids)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._autocast):
-            tree_mask = tree_attention.TreeMask(tree, self.device, rows, kernel=self.kernel)
+            tree_mask = tree_attention.TreeMask(tree, self.device, rows, kernel=self.kernel, division=division)
             output = self.base.get_decoder()(
                 input_ids=tokens, position_ids=positions, use_cache=False, tree_mask=tree_mask
             )
         hidden = output.last_hidden_state[0]
         return hidden if self.fused else hidden.index_select(0, rows)
 
+    def share(self, context: ContextGroup | None) -> None:
+        """Lets the processes of a group pass each tree together from now on. Raises `ModelError` where what a model
+        computes of a token depends on how long the rest is."""
+        if context is not None and (kinds := _rope_kinds(self.base.config) & GROWING):
+            raise ModelError(
+                f"the model's positions are scaled by the length of the text (rope_type '{min(kinds)}'), of which each "
+                "rank sees a part: set backend.trainer.context_parallel = 1"
+            )
+        self.context = context
+
+    def divide(self, tree: share.Tree) -> Division | None:
+        """Returns what of a tree is computed here; None where all of it is."""
+        return None if self.context is None else self.context.divide(tree)
+
     def layers_to_recompute(self, tokens: int) -> Sequence[Any]:
-        """Returns the layers to checkpoint (recompute in the backward pass) in a pass of this many tokens."""
+        """Returns the layers to checkpoint (recompute in the backward pass) in a pass of this many tokens in each
+        process."""
         layers = activations.layers_of(self.base.get_decoder())
         if self._cost is None:
             self._cost = activations.measure(layers, self.probe)
         return layers[: self._cost.count_to_recompute(tokens, self.activation_bytes)]
 
     def probe(self, tokens: int) -> None:
-        """Passes one sequence of this length."""
-        self(share.line(tokens), torch.arange(tokens, device=self.device))
+        """Passes one sequence, of this length in each process."""
+        tree = share.line(tokens * (1 if self.context is None else self.context.count))
+        division = self.divide(tree)
+        self(tree, torch.from_numpy(tree.node if division is None else division.nodes).to(self.device))
+
+
+def _rope_kinds(config: Any) -> set[str]:
+    """Returns how rotary positions are computed, of all layers."""
+    known = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    tables = [known, *(one for one in known.values() if isinstance(one, dict))]
+    return {table["rope_type"] for table in tables if "rope_type" in table}
 
 
 def base_of(model: Any) -> Any:

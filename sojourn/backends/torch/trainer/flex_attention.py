@@ -18,10 +18,11 @@ class BlockMasks:
     """The block masks of a tree, one for each sliding window that the layers have.
 
     Nodes are in depth-first order, so the descendants of node k are the nodes from k + 1 to `ends[k] - 1`: node q
-    attends to node k if k <= q < `ends[k]`.
+    attends to node k if k <= q < `ends[k]`. The queries are those of all nodes, or of `nodes` (Q,), ascending.
     """
 
-    def __init__(self, tree: Tree, device: torch.device) -> None:
+    def __init__(self, tree: Tree, device: torch.device, nodes: torch.Tensor | None = None) -> None:
+        self._nodes = torch.arange(len(tree.tokens), device=device) if nodes is None else nodes
         self._end = torch.from_numpy(tree.ends).to(device)
         self._position = torch.from_numpy(tree.positions).to(device)
         self._masks: dict[int | None, BlockMask] = {}
@@ -29,14 +30,15 @@ class BlockMasks:
     def of(self, window: int | None) -> BlockMask:
         """Returns the mask for this window, or for full attention where it is None."""
         if window not in self._masks:
-            count = len(self._end)
-            self._masks[window] = create_block_mask(self._mask_mod(window), None, None, count, count, self._end.device)
+            queries, keys = len(self._nodes), len(self._end)
+            self._masks[window] = create_block_mask(self._mask_mod(window), None, None, queries, keys, self._end.device)
         return self._masks[window]
 
     def _mask_mod(self, window: int | None) -> Any:
-        end, position = self._end, self._position
+        end, position, nodes = self._end, self._position, self._nodes
 
-        def visible(batch: Any, head: Any, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        def visible(batch: Any, head: Any, query: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+            q = nodes[query]
             path = (k <= q) & (q < end[k])
             return path if window is None else path & (position[q] - position[k] < window)
 
@@ -45,13 +47,13 @@ class BlockMasks:
 
 def attend(
     mask: BlockMask,
-    query: torch.Tensor,  # (1, heads, M, head)
+    query: torch.Tensor,  # (1, heads, Q, head)
     key: torch.Tensor,  # (1, kv_heads, M, head)
     value: torch.Tensor,
     scaling: float | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    """Returns the attention of each node: (1, M, heads, head)."""
+    """Returns the attention of each query: (1, Q, heads, head)."""
     kernel = _compiled() if query.is_cuda else flex_attention
     key, value = key.to(query.dtype), value.to(query.dtype)
     options: Any = {"FORCE_USE_FLEX_ATTENTION": True}  # for few queries, some releases have no working kernel

@@ -42,13 +42,13 @@ def _fits(model: Any) -> bool:
 def _layer_forward(
     layer: Any,
     last: bool,
-    hidden: torch.Tensor,  # (1, M, H)
+    hidden: torch.Tensor,  # (1, Q, H) of the nodes that are computed here
     *,
     position_embeddings: tuple[torch.Tensor, torch.Tensor],
     tree_mask: TreeMask,
     **unused: Any,
 ) -> torch.Tensor:
-    """Returns the layer's hidden states (1, M, H); of the last layer those of the rows that `tree_mask` requests:
+    """Returns the layer's hidden states (1, Q, H); of the last layer those of the rows that `tree_mask` requests:
     (1, R, H)."""
     attention, mlp = layer.self_attn, layer.mlp
     input_norm, mlp_norm = layer.input_layernorm, layer.post_attention_layernorm
@@ -65,12 +65,12 @@ def _layer_forward(
 def _attended(
     kernel: gradients.TrainerKernel,
     attention: Any,
-    normed: torch.Tensor,  # (M, H)
+    normed: torch.Tensor,  # (Q, H)
     position_embeddings: tuple[torch.Tensor, torch.Tensor],  # cosines and sines
     tree_mask: TreeMask,
-    requested: torch.Tensor | None,  # (R,) nodes, or None for all
+    requested: torch.Tensor | None,  # (R,) rows, or None for all
 ) -> torch.Tensor:
-    """Returns the attention of the requested nodes: (R, heads * head)."""
+    """Returns the attention of the requested rows: (R, heads * head)."""
     query_rows = normed if requested is None else normed.index_select(0, requested)
     sources = {"q": query_rows, "k": normed, "v": normed}
     query, key, value = (
@@ -83,6 +83,7 @@ def _attended(
     key = kernel.rotate(key, *tables)
     query_tables = tables if requested is None else [table.index_select(0, requested) for table in tables]
     query = kernel.rotate(query, *query_tables)
+    key, value = tree_mask.gather(key, value)
     mask = tree_mask.block_mask(kernel, window_of(attention), last=requested is not None)
     return kernel.attend(query, key, value, mask, attention.scaling).flatten(1)
 

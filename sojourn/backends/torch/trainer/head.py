@@ -141,7 +141,12 @@ class _Head(torch.autograd.Function):
     ) -> tuple[torch.Tensor | None, ...]:
         hidden, weight, bias, logsumexp, entropy = ctx.saved_tensors
         query, table, hidden_grad = ctx.query, table_of(weight, ctx.query), torch.zeros_like(hidden)
-        weight_grad = bias_grad = None
+        count = len(hidden)
+        # gradients of no row are zeros, too: where weights are sharded, all processes must have them
+        weight_grad, bias_grad = (
+            None if count or not needed else torch.zeros_like(part, dtype=torch.float32)
+            for part, needed in zip((weight, bias), ctx.needs_input_grad[1:3], strict=True)
+        )
         for rows in query.chunks():
             logits = ctx.kept if ctx.kept is not None else logits_of(hidden, table, bias, query, rows)
             ctx.kept = None  # overwritten here

@@ -25,7 +25,10 @@ from sojourn.protocols import Forward, PassOutput
 from sojourn.types import Batch, FloatArray, IntArray
 
 T = TypeVar("T")
-NOTHING: Mapping[str, pass_columns.Compute] = {}
+
+
+def _nothing(where: IntArray) -> Mapping[str, pass_columns.Compute]:
+    return {}
 
 
 class ModelPasses:
@@ -33,8 +36,9 @@ class ModelPasses:
 
     At most `token_budget` distinct tokens are computed at once, in one micro-batch or in several side by side, as many
     as the cores allow. The activations that layers keep for the backward pass stay within `activation_bytes`, and the
-    logits of a chunk within `logits_bytes`. Of a `team`, each process computes its micro-batches of the batch, and all
-    get what all computed. With `shard`, each holds a part of the weights; `inside` then runs what reads them.
+    logits of a chunk within `logits_bytes`. Of a `team`, each process computes its micro-batches of the batch, or its
+    part of them, and all get what all computed. With `shard`, each holds a part of the weights; `inside` then runs what
+    reads them.
     """
 
     def __init__(
@@ -53,6 +57,9 @@ class ModelPasses:
         self.model, self.critic, self.token_budget, self.team = model, critic, token_budget, team or Alone()
         self.decoder = Decoder(model, bf16=bf16, kernel=kernel, activation_bytes=activation_bytes)
         self.device = self.decoder.device
+        self.context = self.team.context
+        for decoder in self._decoders:
+            decoder.share(self.context)
         self.pool = WorkerPool(self.device)
         self._bf16, self._logits_bytes = bf16, logits_bytes
         self.root = self._shard() if shard else None
@@ -83,9 +90,18 @@ class ModelPasses:
         """Runs work that reads weights, and returns its result; tensors in tuples and dicts may be differentiated."""
         return work() if self.root is None else self.root(work)
 
+    @property
+    def speaks(self) -> bool:
+        """Returns whether what is computed here counts: of processes that compute the same, one does."""
+        return self.context is None or self.context.rank == 0
+
+    @property
+    def _decoders(self) -> list[Decoder]:
+        own = None if self.critic is None else self.critic.decoder
+        return [self.decoder, *([own] if own else [])]
+
     def _shard(self) -> shards.Root:
-        decoders = [self.decoder, *([self.critic.decoder] if self.critic is not None and self.critic.decoder else [])]
-        layers = [layer for decoder in decoders for layer in activations.layers_of(decoder.base.get_decoder())]
+        layers = [layer for decoder in self._decoders for layer in activations.layers_of(decoder.base.get_decoder())]
         own = () if self.critic is None else (self.critic.head, self.critic.model)
         return shards.shard([self.model, *(part for part in own if part is not None)], layers, self.device)
 
@@ -95,7 +111,9 @@ class ModelPasses:
     def score(self, batch: Batch, needs: frozenset[str], tokens: IntArray) -> Forward:
         """Scores `tokens` (N,) at the indices of those with weight. `needs` may name "critic" and pass columns."""
         logprobs, entropy, values, next_values = np.zeros((4, len(batch)), dtype=np.float32)
-        columns = {name: np.zeros(len(batch), dtype=pass_columns.COLUMNS[name].dtype) for name in needs - {"critic"}}
+        columns = {
+            name: np.zeros(len(batch), dtype=pass_columns.COLUMNS[name].dtype) for name in sorted(needs - {"critic"})
+        }
         scored = {"logprobs": logprobs, "entropy": entropy, "values": values, "next_values": next_values, **columns}
 
         @torch.no_grad()
@@ -105,7 +123,7 @@ class ModelPasses:
             computed = {"logprobs": out.logprobs, "entropy": out.entropy, **out.columns}
             if "critic" in needs:
                 computed["values"], computed["next_values"] = out.values.split(len(where))
-            for name, tensor in computed.items() if not micro_batch.fills else ():
+            for name, tensor in computed.items() if self.speaks and not micro_batch.fills else ():
                 scored[name][micro_batch.indices[where]] = tensor.cpu().numpy()
 
         for _ in self.run(list(self.rounds(batch)), score_micro_batch):
@@ -124,7 +142,9 @@ class ModelPasses:
 
         @torch.no_grad()
         def read_micro_batch(micro_batch: MicroBatch) -> None:
-            where = micro_batch.where
+            where, division = micro_batch.where, self.decoder.divide(micro_batch.tree)
+            if division is not None:
+                where = where[division.here(micro_batch.tree.node[where])]
             nodes, row = np.unique(micro_batch.tree.node[where], return_inverse=True)
             hidden = self.inside(lambda: self.decoder(micro_batch.tree, torch.from_numpy(nodes).to(self.device)))
             if not micro_batch.fills:
@@ -140,12 +160,13 @@ class ModelPasses:
         process; those of one round pass side by side."""
         weighed = [np.flatnonzero(batch.weight[a:b]) for a, b in zip(batch.offsets, batch.offsets[1:], strict=False)]
         spans = [a + np.arange(w[-1] + 1) for a, w in zip(batch.offsets, weighed, strict=False) if len(w)]
-        cut, workers = batch.pick(spans), 1 if self.sharded else self.pool.count
-        divided = rounds_of_ranks(cut, self.token_budget, workers, self.team.count)
-        for micro_batches in divided[self.team.rank]:
+        together, sharing = self.sharded or self.context is not None, 1 if self.context is None else self.context.count
+        cut, workers = batch.pick(spans), 1 if together else self.pool.count
+        divided = rounds_of_ranks(cut, self.token_budget * sharing, workers, self.team.count // sharing)
+        own = divided[self.team.rank // sharing]
+        for micro_batches in own:
             yield [MicroBatch.of(cut, numbers, spans) for numbers in micro_batches]
-        most = max(map(len, divided))
-        for _ in range(most - len(divided[self.team.rank]) if self.sharded else 0):
+        for _ in range(max(map(len, divided)) - len(own) if self.sharded else 0):
             yield [MicroBatch.filler(cut, spans)]
 
     def run(
@@ -166,35 +187,44 @@ class ModelPasses:
         tokens: IntArray,
         *,
         after: bool = False,
-        further: Mapping[str, pass_columns.Compute] = NOTHING,
+        further: Callable[[IntArray], Mapping[str, pass_columns.Compute]] = _nothing,
     ) -> PassOutput:
         """Passes a micro-batch's tree through the model, and scores `tokens` (n,) at the indices `where` (n,) of it.
 
         Only hidden states that predict one of them go through the vocabulary head. The critic's values are those before
-        each token; with `after`, those after each follow them: (2 n,). `further` are columns beside those of
-        `pass_columns`.
+        each token; with `after`, those after each follow them: (2 n,). `further` gives columns beside those of
+        `pass_columns` for the tokens at some indices.
         """
         batch, tree, base = micro_batch.batch, micro_batch.tree, self.decoder.base
         if np.isin(where, batch.offsets).any():
             raise ValueError("a sequence begins with a trained token: its context must hold at least one token")
         read = np.concatenate([tree.node[where - 1], *([tree.node[where]] if after else ())])
-        distinct, back = np.unique(read, return_inverse=True)
+        division = self.decoder.divide(tree)
+        here = np.arange(len(read)) if division is None else np.flatnonzero(division.here(read))
+        scored = here[here < len(where)]
+        distinct, back = np.unique(read[here], return_inverse=True)
         nodes, row = torch.from_numpy(distinct).to(self.device), torch.from_numpy(back).to(self.device)
-        asked = {name: column.compute for name, column in pass_columns.COLUMNS.items() if name in needs} | dict(further)
+        asked = {name: column.compute for name, column in pass_columns.COLUMNS.items() if name in needs}
+        asked |= further(where[scored])
+
+        def of_all(computed: torch.Tensor) -> torch.Tensor:
+            return computed if division is None else division.collect(computed, tree.node[where - 1])
 
         def compute() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
             hidden = self.decoder(tree, nodes)
             # index_select: its gradient adds up repeated rows in one order, that of indexing does not
-            before = hidden.index_select(0, row[: len(where)])
-            linear, query = base.get_output_embeddings(), self.query(batch, where, tokens)
+            before = hidden.index_select(0, row[: len(scored)])
+            linear, query = base.get_output_embeddings(), self.query(batch, where[scored], tokens[scored])
             logprobs, entropy = head.score(before, linear, query)
-            columns = {name: column(before, linear, query) for name, column in asked.items()}
+            columns = {name: of_all(column(before, linear, query)) for name, column in asked.items()}
             values = torch.zeros(0)
             if "critic" in needs:
                 if self.critic is None:
                     raise ValueError("values are asked for, but there is no critic: give the trainer one")
                 values = self.critic(tree, nodes, hidden).index_select(0, row)
-            return logprobs, entropy if "entropy" in needs else entropy.detach(), values, columns
+                values = values if division is None else division.collect(values, read)
+            entropy = entropy if "entropy" in needs else entropy.detach()
+            return of_all(logprobs), of_all(entropy), values, columns
 
         return PassOutput(*self.inside(compute))
 
@@ -213,6 +243,6 @@ class ModelPasses:
 
     def layers_to_recompute(self, tokens: int, needs: frozenset[str]) -> list[Any]:
         """Returns the layers to checkpoint (recompute in the backward pass) in a pass of this many tokens."""
-        own = self.critic.decoder if self.critic is not None and "critic" in needs else None
-        decoders = [decoder for decoder in (self.decoder, own) if decoder]
-        return self.inside(lambda: [layer for decoder in decoders for layer in decoder.layers_to_recompute(tokens)])
+        each = tokens if self.context is None else -(-tokens // self.context.count)
+        decoders = self._decoders if "critic" in needs else [self.decoder]
+        return self.inside(lambda: [layer for decoder in decoders for layer in decoder.layers_to_recompute(each)])

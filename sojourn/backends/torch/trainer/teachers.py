@@ -114,7 +114,7 @@ class Teachers:
         return scored
 
     def compare(
-        self, losses: Sequence[Loss], batch: Batch, where: IntArray, device: torch.device
+        self, losses: Sequence[Loss], batch: Batch, device: torch.device, where: IntArray
     ) -> Mapping[str, pass_columns.Compute]:
         """Returns, for losses that compare distributions, how a pass computes their columns (n,) for the tokens of a
         batch at `where`."""

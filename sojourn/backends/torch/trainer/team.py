@@ -14,12 +14,14 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch.distributed.tensor import DTensor
 
+from sojourn.backends.torch.trainer.context_parallel import ContextGroup
+
 BUCKET_BYTES = 2**26  # of gradients that are added up at once
 
 
 class Team(Protocol):
     """The processes that train together, and the place of this one among them. `sharded` says whether each holds a part
-    of every trained model's weights, and not all of them.
+    of every trained model's weights, and not all of them. Those of a `context` compute each tree of tokens together.
 
     `sum_numbers` adds up numbers by name, `sum_arrays` arrays in place, and `sum_tensors` tensors like `parameters`, of
     which each process has some: what none has stays None.
@@ -31,6 +33,8 @@ class Team(Protocol):
     def count(self) -> int: ...
     @property
     def sharded(self) -> bool: ...
+    @property
+    def context(self) -> ContextGroup | None: ...
 
     def sum_numbers(self, numbers: Mapping[str, float]) -> dict[str, float]: ...
     def sum_arrays(self, arrays: Iterable[NDArray[Any]]) -> None: ...
@@ -42,7 +46,7 @@ class Team(Protocol):
 class Alone:
     """A process that trains by itself, whose sums are its own."""
 
-    rank, count, sharded = 0, 1, False
+    rank, count, sharded, context = 0, 1, False, None
 
     def sum_numbers(self, numbers: Mapping[str, float]) -> dict[str, float]:
         return dict(numbers)
@@ -57,10 +61,16 @@ class Alone:
 
 
 class Together:
-    """The processes of torch's default process group. All get the same bits."""
+    """The processes of torch's default process group. All get the same bits. Each `context` of them, one after the
+    other, compute each tree of tokens together."""
 
-    def __init__(self, device: torch.device, *, sharded: bool = False) -> None:
+    def __init__(self, device: torch.device, *, sharded: bool = False, context: int = 1) -> None:
         self.rank, self.count, self.sharded, self._device = dist.get_rank(), dist.get_world_size(), sharded, device
+        self.context: ContextGroup | None = None
+        for first in range(0, self.count, context) if context > 1 else ():
+            group = dist.new_group(range(first, first + context))  # which all processes must make
+            if first <= self.rank < first + context:
+                self.context = ContextGroup(self.rank - first, context, group)
 
     def sum_numbers(self, numbers: Mapping[str, float]) -> dict[str, float]:
         found: list[Any] = [None] * self.count

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -278,7 +278,7 @@ class TorchTrainer:
                 rounds, lambda micro_batch: self._differentiate(micro_batch, losses, needs)
             ):
                 self._add(result.gradients)
-                if micro_batch.fills:
+                if micro_batch.fills or not self.passes.speaks:
                     continue
                 trained = np.count_nonzero(micro_batch.batch.weight)
                 tokens = (trained, len(micro_batch.batch), len(micro_batch.tree.tokens))
@@ -296,7 +296,7 @@ class TorchTrainer:
         """Passes a micro-batch through the model and the losses, and returns its gradients."""
         where = micro_batch.where
         selected = select_tokens(micro_batch.batch, where, self.passes.device)
-        further = self.teachers.compare(losses, micro_batch.batch, where, self.passes.device)
+        further = partial(self.teachers.compare, losses, micro_batch.batch, self.passes.device)
         out = self.passes.forward(micro_batch, where, needs, micro_batch.batch.tokens[where], further=further)
         total = torch.zeros((), device=self.passes.device)
         observed: dict[str, torch.Tensor] = {"entropy": out.entropy}

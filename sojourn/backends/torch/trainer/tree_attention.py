@@ -17,6 +17,7 @@ from transformers.modeling_utils import AttentionInterface
 
 from sojourn.backends.torch.kernels import gradients
 from sojourn.backends.torch.trainer import flex_attention
+from sojourn.backends.torch.trainer.context_parallel import Division
 from sojourn.batch.share import Segment, Tree
 
 NAME = "sojourn_packed"
@@ -26,28 +27,50 @@ BLOCK = 128  # queries that share a mask: with smaller blocks, fewer scores are 
 class TreeMask:
     """Says which keys each query attends to, once for all layers of a pass over a tree.
 
-    `rows` (R,), ascending, are the nodes whose last hidden states are requested. `kernel` allows attention by our
-    kernel, where it can be compiled.
+    The queries are those of all nodes or, of a `division`, of those that are computed here. `rows` (R,), ascending, are
+    the queries whose last hidden states are requested. `kernel` allows attention by our kernel, where it can be
+    compiled.
     """
 
-    def __init__(self, tree: Tree, device: torch.device, rows: torch.Tensor | None = None, *, kernel: bool) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        device: torch.device,
+        rows: torch.Tensor | None = None,
+        *,
+        kernel: bool,
+        division: Division | None = None,
+    ) -> None:
         self._tree, self._device, self._kernel, self.rows = tree, device, kernel and device.type == "cpu", rows
+        self.division, self._nodes = division, None if division is None else torch.from_numpy(division.nodes).to(device)
         self._block_masks: dict[tuple[int | None, bool], gradients.BlockMask] = {}
 
     @cached_property
     def block_masks(self) -> flex_attention.BlockMasks | None:
-        return flex_attention.BlockMasks(self._tree, self._device) if self._device.type == "cuda" else None
+        if self._device.type != "cuda":
+            return None
+        return flex_attention.BlockMasks(self._tree, self._device, self._nodes)
 
     @cached_property
     def blocks(self) -> Blocks:
-        return Blocks(self._tree)
+        return Blocks(self._tree, self._tree.segments if self.division is None else self.division.segments)
+
+    def gather(self, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the keys and values (M, kv_heads, head) of all nodes from those of the queries' nodes."""
+        if self.division is None:
+            return key, value
+        both = self.division.gather(torch.cat([key, value], -1))
+        return both[..., : key.shape[-1]], both[..., key.shape[-1] :]
 
     def block_mask(
         self, kernel: gradients.TrainerKernel, window: int | None, *, last: bool = False
     ) -> gradients.BlockMask:
-        """Returns the kernel's mask for all nodes or, in the `last` layer, for the requested ones."""
+        """Returns the kernel's mask for all queries or, in the `last` layer, for the requested ones."""
         if (window, last) not in self._block_masks:
-            self._block_masks[window, last] = kernel.block_mask(self._tree, window, self.rows if last else None)
+            nodes = self._nodes
+            if last:
+                nodes = self.rows if nodes is None or self.rows is None else nodes[self.rows]
+            self._block_masks[window, last] = kernel.block_mask(self._tree, window, nodes)
         return self._block_masks[window, last]
 
     def kernel_for(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> gradients.TrainerKernel | None:
@@ -58,16 +81,17 @@ class TreeMask:
 
 
 class Blocks:
-    """The blocks of a tree for attention by torch: its segments, divided where a mask would hide many scores.
+    """The blocks of a tree for attention by torch: segments, or parts of them, divided where a mask would hide many
+    scores.
 
     `queries` are their lengths; `pieces` are, for each, the parts of the row that it attends to, by number, where the
     row is split into parts of the lengths `keys`.
     """
 
-    def __init__(self, tree: Tree) -> None:
-        segments = [block for segment in tree.segments for block in _divided(segment)]
+    def __init__(self, tree: Tree, parts: Sequence[Segment]) -> None:
+        segments = [block for segment in parts for block in _divided(segment)]
         paths = [(*segment.before, (segment.start, segment.stop)) for segment in segments]
-        borders = sorted({edge for path in paths for span in path for edge in span})
+        borders = sorted({0, len(tree.tokens)}.union(edge for path in paths for span in path for edge in span))
         place = {border: number for number, border in enumerate(borders)}
         self.keys = [b - a for a, b in pairwise(borders)]
         self.queries = [segment.stop - segment.start for segment in segments]
@@ -87,8 +111,8 @@ class Blocks:
 
 def attend(
     module: Any,
-    query: torch.Tensor,  # (1, heads, M, head)
-    key: torch.Tensor,  # (1, kv_heads, M, head)
+    query: torch.Tensor,  # (1, heads, Q, head)
+    key: torch.Tensor,  # (1, kv_heads, Q, head)
     value: torch.Tensor,
     attention_mask: None,
     *,
@@ -98,7 +122,10 @@ def attend(
     softcap: float | None = None,
     **unused: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attends from each node to itself and to the nodes before it on its path. Returns (1, M, heads, head)."""
+    """Attends from the node of each query to itself and to the nodes before it on its path. Returns (1, Q, heads,
+    head)."""
+    if tree_mask.division is not None:
+        key, value = (t.transpose(0, 1)[None] for t in tree_mask.gather(*(t[0].transpose(0, 1) for t in (key, value))))
     if tree_mask.block_masks is not None:
         mask = tree_mask.block_masks.of(sliding_window)
         return flex_attention.attend(mask, query, key, value, scaling, softcap), None
