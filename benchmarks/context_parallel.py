@@ -3,9 +3,9 @@
     python benchmarks/context_parallel.py [--model smollm2] [--tokens 4096] [--ranks 1 2 4] [--dry]
 
 Ranks in actors of a local Ray cluster (gloo, CPU, one thread each) compute the gradient of one sequence, of which every
-second token is trained, without computing any layer again. `activations` is by how much the memory that torch's
-allocator gave out grew at most meanwhile, in the rank that took most, without the gradients that are left; `seconds` is
-the median of several passes after one more. Time says little where there are more ranks than cores.
+second token is trained, without computing any layer again. `activations` is by how many millions of bytes a process
+grew at most meanwhile (looked at every 2 ms; its weights and gradients were there before), in the rank that took most;
+`seconds` is the median of several passes after that. Time says little where there are more ranks than cores.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def measured(rank: TrainerRank, place: Place, model: Model, tokens: int, passes:
         asyncio.run(trainer.forward_backward(batch, [NLL()]))
         times.append(time.perf_counter() - began)
     trainer.close()
-    return {"activations": took.grown.allocated / MEGABYTE, "seconds": statistics.median(times)}
+    return {"activations": took.grown.anonymous / MEGABYTE, "seconds": statistics.median(times)}
 
 
 def main(words: list[str] | None = None) -> None:

@@ -101,7 +101,8 @@ class Ray(Torch):
         """Returns what the run takes (`HasPlan`)."""
         from sojourn.backends.ray.plan import places, sizes
 
-        taken = sizes(self, model, critic, replicas=self.samplers.replicas, trainer=self.trainer)
+        ranks = {name: getattr(self.trainer, name) for name in ("ranks", "shard", "context_parallel")}
+        taken = sizes(self, model, critic, replicas=self.samplers.replicas, **ranks)
         return [places(self.needs, self.address), *taken]
 
     @property

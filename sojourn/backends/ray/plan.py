@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from sojourn.backends.ray.backend import TrainerRanks
     from sojourn.backends.ray.cluster import Needs
     from sojourn.backends.torch.backend import Torch
     from sojourn.models.spec import Critic, Model
@@ -59,7 +58,14 @@ def places(needs: Mapping[str, Needs], address: str) -> str:
 
 
 def sizes(
-    backend: Torch, model: Model, critic: Critic | None, *, replicas: int, trainer: TrainerRanks
+    backend: Torch,
+    model: Model,
+    critic: Critic | None,
+    *,
+    replicas: int,
+    ranks: int,
+    shard: bool,
+    context_parallel: int,
 ) -> Iterator[str]:
     """Yields what each process holds, and what moves between them."""
     size = size_of(model, backend.device)
@@ -69,16 +75,16 @@ def sizes(
     weights = size.parameters * size.sampled_bytes
     yield f"each sampler holds {_bytes(weights)} of weights and at most {backend.memory_gb:g} GB of cache"
     held = TRAINED_BYTES * size.trained + FROZEN_BYTES * (size.parameters - size.trained if model.lora else 0)
-    part = held / trainer.ranks if trainer.shard else held
+    part = held / ranks if shard else held
     beside = ", and the critic's model beside them" if critic is not None and critic.model else ""
     yield (
         f"each trainer rank holds {_bytes(part)} of weights, gradients and moments, and at most "
         f"{backend.activation_gb:g} GB of activations{beside}"
     )
-    if trainer.context_parallel > 1:
-        shared = backend.token_budget * trainer.context_parallel
-        yield f"{trainer.context_parallel} ranks share each sequence, and compute up to {shared:,} tokens at once"
-    if trainer.ranks > 1:
+    if context_parallel > 1:
+        shared = backend.token_budget * context_parallel
+        yield f"{context_parallel} ranks share each sequence, and compute up to {shared:,} tokens at once"
+    if ranks > 1:
         yield f"at each update the ranks add up {_bytes(4 * size.trained)} of gradients"
     yield f"after each step {_bytes(weights)} of weights go to each of {replicas} samplers"
 
