@@ -28,7 +28,7 @@ ADDRESS = Text(r"|auto|[^\s\0:]+:[0-9]+", "host:port, auto, or nothing")
 @dataclass(frozen=True, kw_only=True)
 class TrainerRanks:
     """Configures the trainer: how many processes train the model together (`ranks`), and which part of a node each
-    reserves: `cpus`, which is also the number of its threads, and `gpus`. They divide each batch.
+    reserves: `cpus`, which is also the number of its threads, and `gpus`, at most one. They divide each batch.
     With `shard` each of them also holds only its part of the weights, gradients and moments (FSDP2), which saves memory
     and costs time. `context_parallel` of them, which must divide `ranks`, compute each sequence together, for contexts
     whose activations do not fit into one; `token_budget` and `activation_gb` are those of each. Where one of them ends,
@@ -36,7 +36,7 @@ class TrainerRanks:
 
     ranks: Annotated[int, Range(1)] = 1
     cpus: Annotated[float, Range(0)] = 1.0
-    gpus: Annotated[float, Range(0)] = 0.0
+    gpus: Annotated[float, Range(0, 1)] = 0.0
     shard: bool = False
     context_parallel: Annotated[int, Range(1)] = 1
     restarts: Annotated[int, Range(0)] = 3

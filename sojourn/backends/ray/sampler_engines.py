@@ -44,7 +44,12 @@ class SojournEngine:
 
     in_flight: ClassVar[tuple[str, ...]] = ("keep",)
 
-    def check(self, backend: Torch, samplers: Samplers) -> None: ...
+    def check(self, backend: Torch, samplers: Samplers) -> None:
+        if samplers.gpus > 1:
+            raise ConfigError(
+                f"backend.samplers.gpus = {samplers.gpus:g}: our engine works on one GPU, and the others would be idle: "
+                "expected at most 1: start more replicas, or divide the model among GPUs by engine = 'vllm'"
+            )
 
     def slowdowns(self, samplers: Samplers) -> tuple[str, ...]:
         return ()
