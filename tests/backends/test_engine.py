@@ -313,6 +313,53 @@ async def test_a_sample_under_way_says_that_two_weights_made_it_and_leaves_no_ke
     await engine.close()
 
 
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2"])
+async def test_recomputed_samples_are_exact_under_both_weights(family):
+    """With `keep` the later tokens would come from keys and values of two weights."""
+    first, second = build(family), build(family, seed=1)
+    kept, engine = open_engine(first, stops=()), open_engine(first, stops=(), in_flight="recompute")
+    prompts = [tokens_of(seed, 20 + 7 * seed) for seed in range(3)]
+    found = []
+    for one in (kept, engine):
+        running = [
+            asyncio.create_task(one.sample(Prompt(p), SamplingParams(40, seed=n))) for n, p in enumerate(prompts)
+        ]
+        await until(one, lambda stats: stats.sampled_tokens >= 15)
+        await one.publish(second.named_parameters(), 1)
+        found.append(await asyncio.gather(*running))
+        await one.close()
+    for n, prompt in enumerate(prompts):
+        old, new = (sample.tokens for sample in (found[0][n], found[1][n]))
+        before = next(at for at, (a, b) in enumerate(zip(old, new, strict=True)) if a != b)  # both drew these alike
+        assert before >= 3
+        sample = found[1][n]
+        assert (sample.versions, len(sample.tokens)) == (Versions(0, 1), 40)
+        by = [logprobs_of(model, prompt, sample.tokens) for model in (first, second)]
+        exact = [np.abs(sample.logprobs - one) < TOLERANCE for one in by]
+        change = int(np.argmin(exact[0]))  # the first token that is not as likely as the old weights say
+        assert 3 <= change <= before
+        assert exact[1][change:].all()
+        assert not (np.abs(found[0][n].logprobs[before + 1 :] - by[1][before + 1 :]) < TOLERANCE).all()
+
+
+async def test_drained_samples_end_under_the_weights_that_they_began_with():
+    first, second = build("llama"), build("llama", seed=1)
+    engine = open_engine(first, stops=(), in_flight="drain")
+    prompt = tokens_of(1, 20)
+    under_way = asyncio.create_task(engine.sample(Prompt(prompt), SamplingParams(40, seed=1)))
+    await until(engine, lambda stats: stats.sampled_tokens >= 5)
+    publishing = asyncio.create_task(engine.publish(second.named_parameters(), 1))
+    await asyncio.sleep(0)
+    later = asyncio.create_task(engine.sample(Prompt(prompt), SamplingParams(5, seed=2)))
+    sample = await under_way
+    assert not later.done()
+    await publishing
+    assert (sample.versions, (await later).versions) == (Versions(0, 0), Versions(1, 1))
+    assert_exact(first, [(prompt, sample)])
+    assert_exact(second, [(prompt, await later)])
+    await engine.close()
+
+
 async def test_a_prompt_that_is_being_read_starts_again_with_new_weights():
     first, second = build("llama"), build("llama", seed=1)
     engine = open_engine(first, prefill_chunk=4)

@@ -63,7 +63,8 @@ class EnvWorkers:
 class Ray(Torch):
     """Samplers, trainer and plays in processes of their own, on one machine or many, which Ray places and watches.
 
-    The keys of backend 'torch' hold for each of its processes; `threads` is by default the number of its processors.
+    The keys of backend 'torch' hold for each of its processes; `threads` is by default the number of its processors,
+    and `in_flight` "recompute" where vLLM samples.
     `address` is that of a running cluster, host:port, or "auto" for the one of this machine; where it is empty, a
     cluster is started on this machine, and ended with the run. `samplers`, `trainer` and `envs` say how many processes
     there are of each kind. Samplers and workers that end are started anew, and no episode is lost; where a rank of the

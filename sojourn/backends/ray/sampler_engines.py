@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Protocol
 
 from sojourn.backends.ray.installed_vllm import require_vllm
 from sojourn.config.fields import Range
@@ -23,10 +23,7 @@ class ActorClass(NamedTuple):
 
 
 class SamplerEngine(Protocol):
-    """An engine that samplers may have. `in_flight` are the things that it can do with requests that run while weights
-    change; the first is what it does by default."""
-
-    in_flight: ClassVar[tuple[str, ...]]
+    """An engine that samplers may have."""
 
     def check(self, backend: Torch, samplers: Samplers) -> None:
         """Raises `ConfigError` where the engine is not there, or cannot do what it is told, before anything is
@@ -42,13 +39,11 @@ class SamplerEngine(Protocol):
 class SojournEngine:
     """Our engine, as backend 'torch' has it."""
 
-    in_flight: ClassVar[tuple[str, ...]] = ("keep",)
-
     def check(self, backend: Torch, samplers: Samplers) -> None:
         if samplers.gpus > 1:
             raise ConfigError(
-                f"backend.samplers.gpus = {samplers.gpus:g}: our engine works on one GPU, and the others would be idle: "
-                "expected at most 1: start more replicas, or divide the model among GPUs by engine = 'vllm'"
+                f"backend.samplers.gpus = {samplers.gpus:g}: our engine works on one GPU, so that others would be "
+                "idle: expected at most 1: start more replicas, or divide the model among GPUs by engine = 'vllm'"
             )
 
     def slowdowns(self, samplers: Samplers) -> tuple[str, ...]:
@@ -63,8 +58,6 @@ class SojournEngine:
 @dataclass(frozen=True)
 class VLLMEngine:
     """The engine of vLLM, which has processes of its own."""
-
-    in_flight: ClassVar[tuple[str, ...]] = ("recompute", "keep", "drain")
 
     def check(self, backend: Torch, samplers: Samplers) -> None:
         for key in ("prefill_chunk", "compile"):
@@ -93,7 +86,7 @@ class VLLMEngine:
     def actor(self, samplers: Samplers) -> ActorClass:
         from sojourn.backends.ray.vllm_actor import VLLMActor
 
-        return ActorClass(VLLMActor, (samplers.gpus, samplers.in_flight or self.in_flight[0]))
+        return ActorClass(VLLMActor, (samplers.gpus,))
 
 
 ENGINES: Mapping[str, SamplerEngine] = {"sojourn": SojournEngine(), "vllm": VLLMEngine()}
@@ -105,24 +98,12 @@ class Samplers:
     is also the number of its threads, and `gpus`.
 
     `engine` is what samples: "sojourn", our own, or "vllm", an extra, which works on GPUs where there are `gpus`; it
-    divides a model among several of them. `in_flight` says what becomes of samples that run while new weights are
-    loaded: they go on with their cached keys and values computed anew ("recompute"; vllm alone, and its default), or
-    with the old ones ("keep"; the default of sojourn), or the weights wait for their end ("drain"; vllm alone).
-    """
+    divides a model among several of them."""
 
     engine: Literal["sojourn", "vllm"] = "sojourn"
     replicas: Annotated[int, Range(1)] = 1
     cpus: Annotated[float, Range(0)] = 1.0
     gpus: Annotated[float, Range(0)] = 0.0
-    in_flight: Literal["", "recompute", "keep", "drain"] = ""  # "": as the engine does by default
-
-    def __post_init__(self) -> None:
-        able = ENGINES[self.engine].in_flight
-        if self.in_flight and self.in_flight not in able:
-            raise ValueError(
-                f"in_flight = '{self.in_flight}' with engine = '{self.engine}': expected "
-                f"{' or '.join(repr(one) for one in able)}: use one of these, or engine = 'vllm'"
-            )
 
 
 def _toml(value: Any) -> str:

@@ -47,17 +47,15 @@ class VLLMActor:
     """Samples with vLLM's engine, which has processes of its own.
 
     Requests wait in here while new weights are loaded. What becomes of those that vLLM computes meanwhile is said by
-    `in_flight`: "recompute" computes their cached keys and values anew, "keep" goes on with the old ones, "drain" lets
-    them end first. With the former two, those without any token are asked again. Where the engine dies, or may hold
-    parts of other weights, this process ends, and Ray starts it anew.
+    `backend.in_flight`: "recompute" (the default here) computes their cached keys and values anew, "keep" goes on with
+    the old ones, "drain" lets them end first. With the former two, those without any token are asked again. Where the
+    engine dies, or may hold parts of other weights, this process ends, and Ray starts it anew.
     """
 
-    def __init__(
-        self, backend: Torch, model: Model, seed: int, stops: tuple[int, ...], gpus: float, in_flight: str
-    ) -> None:
+    def __init__(self, backend: Torch, model: Model, seed: int, stops: tuple[int, ...], gpus: float) -> None:
         self.version = 0
         self._backend, self._model, self._seed, self._gpus = backend, model, seed, gpus
-        self._stops, self._in_flight = frozenset(stops), in_flight
+        self._stops, self._in_flight = frozenset(stops), backend.in_flight or "recompute"
         self._llm: Any = None
         self._facts = ModelFacts(0, 0, None)
         self._counts = Counts()

@@ -46,6 +46,10 @@ class Torch:
     C compiler; `compile` applies torch.compile to parts of the sampler's layers where our kernel does not support the
     model, and warns where that fails. `deterministic` has a CUDA device give the same bits for the same seed, more
     slowly; a CPU always does.
+
+    `in_flight` says what becomes of samples that run while new weights are published: they go on with the keys and
+    values of the old weights ("keep", the default), or with keys and values computed anew ("recompute"), or the weights
+    wait for their end ("drain").
     """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -59,6 +63,7 @@ class Torch:
     kernel: bool = True
     compile: bool = False
     deterministic: bool = False
+    in_flight: Literal["", "keep", "recompute", "drain"] = ""  # "": as the engine does by default
 
     pass_columns = frozenset({"top_token", "top_logprob", "reverse_kl", "forward_kl", "jsd"})
 
@@ -184,6 +189,7 @@ class Torch:
             max_batch=self.max_batch,
             kernel=self.kernel,
             compiled=self.compile,
+            in_flight=self.in_flight or "keep",
             decode=loaded.tokenizer.decode,
             timeline=timeline,
         )

@@ -17,7 +17,6 @@ from sojourn.backends.ray.vllm_actor import Counts, in_memory
 from sojourn.backends.ray.vllm_mapping import CHOICES, Constraint, Drawn, Span, StopStrings
 from sojourn.backends.torch.sampler.request import Request
 from sojourn.backends.torch.sampler.sampling import Choices
-from sojourn.config.registry import build
 from sojourn.errors import ConfigError, InfrastructureError, MissingExtraError, ModelError
 from sojourn.models.spec import Model
 from sojourn.types import Sample, SamplingParams, Stop
@@ -236,24 +235,13 @@ def installed(monkeypatch, **versions: str) -> None:
 
 
 def checked(**keys) -> None:
-    samplers = {key: keys.pop(key) for key in ("gpus", "in_flight", "engine") if key in keys}
+    samplers = {key: keys.pop(key) for key in ("gpus", "engine") if key in keys}
     Ray(samplers=Samplers(**{"engine": "vllm", **samplers}), **keys).check(TINY)
 
 
 def test_the_keys_name_the_engines():
     hints = get_type_hints(Samplers)
     assert set(get_args(hints["engine"])) == ENGINES.keys()
-    assert {mode for engine in ENGINES.values() for mode in engine.in_flight} | {""} == set(
-        get_args(hints["in_flight"])
-    )
-
-
-@pytest.mark.parametrize("mode", ["recompute", "drain"])
-def test_what_our_engine_does_not_do_in_flight_is_refused(mode):
-    with pytest.raises(ConfigError, match=rf"in_flight = '{mode}' with engine = 'sojourn': expected 'keep': use one"):
-        build("backend", {"name": "ray", "samplers": {"in_flight": mode}})
-    build("backend", {"name": "ray", "samplers": {"in_flight": "keep"}})
-    build("backend", {"name": "ray", "samplers": {"engine": "vllm", "in_flight": mode}})
 
 
 def test_without_vllm_the_package_is_named(monkeypatch):

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -113,6 +113,9 @@ class Engine:
     Without `kernel`, torch computes what a compiled kernel would. With `compiled`, torch.compile is applied to parts of
     transformers' layers, where those run.
 
+    `in_flight` says what becomes of samples that have begun when weights are published: they go on over the keys and
+    values of the old weights ("keep"), over keys and values computed anew ("recompute"), or end first ("drain").
+
     A sample's `temperature` is 1 where it was drawn greedily: its logprobs are those of temperature 1.
     """
 
@@ -128,12 +131,13 @@ class Engine:
         kernel: bool = True,
         compiled: bool = False,
         decode: Decode | None = None,
+        in_flight: Literal["keep", "recompute", "drain"] = "keep",
         timeline: Timeline | None = None,
     ) -> None:
         self.version = 0
         self.max_context = max_context
         self._stops, self._decode = frozenset(stops), decode
-        self._prefill_chunk, self._max_batch = prefill_chunk, max_batch
+        self._prefill_chunk, self._max_batch, self._in_flight = prefill_chunk, max_batch, in_flight
         cache_tokens = CONTEXTS_PER_ROW * max_batch * (max_context + PAGE)
         self._runner = ModelRunner(model, max_context, memory_bytes, cache_tokens, kernel=kernel, compiled=compiled)
         self._tree = self._runner.tree
@@ -174,9 +178,9 @@ class Engine:
     async def publish(self, weights: Weights, version: int) -> None:
         """Overwrites the named parameters between two steps, under a new version number.
 
-        Cached contexts of other weights are dropped. A sample that has begun goes on with the new weights, over the
-        keys and values of the old ones, and reports both versions; a request without a sampled token starts again. If
-        this fails, some of the weights may have been replaced.
+        Cached contexts of other weights are dropped. A sample that has begun goes on with the new weights, as
+        `in_flight` says, and reports both versions; a request without a sampled token starts again. If this fails, some
+        of the weights may have been replaced.
         """
         publication = Publication(weights, version, asyncio.get_running_loop().create_future())
         self._publications.append(publication)
@@ -250,7 +254,7 @@ class Engine:
             while self._waiting or self._active or self._publications:
                 if settled != self._event_count:  # else no request came or was answered since before the last step
                     await self._settle()
-                if self._publications:
+                if self._publications and not (self._in_flight == "drain" and self._active):
                     await self._apply(self._publications[0])
                     del self._publications[0]
                     continue
@@ -285,7 +289,7 @@ class Engine:
         waiting = [r for r in self._waiting if not r.future.done()]
         for number, request in enumerate(waiting):
             claim = None
-            if len(self._active) < self._max_batch:
+            if len(self._active) < self._max_batch and not self._publications:  # which wait for the active ones
                 claim = self._tree.claim(request.context_tokens, request.room, reuse=request.params is not None)
             if claim is None:
                 left += waiting[number:]
@@ -295,7 +299,8 @@ class Engine:
                 continue
             copies += [claim.copy] if claim.copy else []
             request.context = claim.context
-            request.restart(self.version)
+            if not request.drawn:
+                request.restart(self.version)
             self._active.append(request)
             reused, queued = min(claim.reused, len(request.prompt)), time.perf_counter() - request.submitted
             self._count(reused_tokens=reused, requests=1, queued_s=queued)
@@ -381,7 +386,8 @@ class Engine:
                 publication.future.set_exception(error)
         finally:
             self._tree.invalidate()
-        restarted = [request for request in self._active if not request.drawn]
+        anew = self._in_flight == "recompute"
+        restarted = [request for request in self._active if anew or not request.drawn]
         for request in restarted:
             self._release(request)
         self._waiting = restarted + self._waiting
