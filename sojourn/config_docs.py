@@ -35,6 +35,7 @@ from sojourn.searchers.critique import Critique
 from sojourn.train.early_stop import EarlyStop
 from sojourn.train.recipe import Evaluation, Recipe, Record, Stage
 from sojourn.train.repeats import Repeat
+from sojourn.train.seating import Seats
 
 RUN: Mapping[str, type] = {
     "a recipe": Recipe,
@@ -43,6 +44,7 @@ RUN: Mapping[str, type] = {
     "critic": Critic,
     "models": FrozenModel,
     "endpoint": ServedModel,
+    "seats": Seats,
     "sampling": Sampling,
     "rollout": Rollout,
     "limits": Limits,

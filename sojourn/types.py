@@ -135,7 +135,7 @@ class SamplingParams:
     Besides the model's own stop tokens, any of `stop_tokens` ends the sample, and so does the token that completes any
     of `stop_strings`; that token is part of the sample.
 
-    `seed` decides the sample together with the prompt and the weights, whatever else is sampled beside it.
+    `seed`, prompt and weights decide the sample, whatever is sampled beside it. `model` names the one that is asked.
     """
 
     max_tokens: int
@@ -147,6 +147,7 @@ class SamplingParams:
     seed: int = 0
     stop_tokens: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()
+    model: str = field(default="policy", repr=False)
 
     @property
     def truncates(self) -> bool:
@@ -237,6 +238,7 @@ class Trajectory:
     trainable: bool = True
     unacted_reward: float = 0.0
     unacted_info: Mapping[str, float] = field(default_factory=dict[str, float])
+    model: str = "policy"  # that took the turns
 
     @property
     def reward(self) -> float:

@@ -162,6 +162,26 @@ class OpensModels(Protocol):
 
 
 @runtime_checkable
+class OpensPlayers(Protocol):
+    """A backend that opens frozen models of the policy's vocabulary that sample beside the policy, if `opens_players`
+    says so."""
+
+    @property
+    def opens_players(self) -> bool: ...
+
+    def check_model(self, name: str, model: Model, policy: Model) -> None:
+        """Does as that of `OpensModels`."""
+        ...
+
+    async def open_player(
+        self, name: str, model: Model, weights: Path | None, seed: int, policy: Model, renderer: Renderer
+    ) -> Sampler:
+        """Opens a model, with the weights of a run's checkpoint where they are given; whoever asked for it closes it.
+        Its samples end as the policy's do, as the renderer says."""
+        ...
+
+
+@runtime_checkable
 class OpensEndpoints(Protocol):
     """A backend whose trainer asks models behind servers, too, as it asks those that the backend opens."""
 

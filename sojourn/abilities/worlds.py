@@ -136,7 +136,8 @@ def capacity(world: object, default: int) -> int:
 
 @runtime_checkable
 class HasSeats(Protocol):
-    """A world with several seats, by name. The policy plays in each of them, and is trained on what each does."""
+    """A world with several seats, by name. The policy plays in each of them, and is trained on what each does, unless
+    the config gives some to other models."""
 
     @property
     def seats(self) -> Sequence[str]: ...

@@ -125,7 +125,7 @@ class PlainSeat:
         return replace(self, context=context or self.context, past=list(self.past), turns=list(self.turns))
 
     def finish(self, ending: Ending) -> Trajectory:
-        pending = self.pending_reward, self.pending_info  # of a seat that never acted, else nothing
+        pending = self.pending_reward, self.pending_info, self.context.params.model  # rewards: if it never acted
         return Trajectory(self.context.name, tuple(self.turns), ending, self.context.trainable, *pending)
 
     def _params(self, observation: Observation, room: int) -> SamplingParams:

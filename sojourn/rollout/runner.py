@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any
@@ -26,6 +26,7 @@ from sojourn.tasks.listed import check_task
 from sojourn.timeline import Timeline
 from sojourn.types import Episode, Group, SamplingParams, Task
 
+ModelOf = Callable[[str, str, Sequence[str]], str]  # returns which takes a seat, from a play's label, it, and all seats
 SamplerFor = Callable[[Env, str], Sampler]  # returns the sampler for a play, from its `Env` and label
 
 
@@ -38,7 +39,6 @@ def seed_of(*parts: object) -> int:
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
     """Configures how episodes are played: how many at once, with which budgets, and what happens when a world fails.
-
     A failed episode is tried again up to `retries` times. One that its agent broke did not fail, but is lost (see
     `blame.py`). The run stops when more than three, and more than `max_error_rate`, of the last 100 episodes
     failed for good.
@@ -66,6 +66,7 @@ class Runner:
     errors: int = 0
     timeline: Timeline = field(default_factory=Timeline)
     critic: ValueModel | None = None  # for agents and branching rules that ask it
+    model_of: ModelOf = lambda label, seat, seats: "policy"
     _recent: deque[str | None] = field(default_factory=lambda: deque(maxlen=100))
     # by environment: how many plays it has room for (and by the copies of each), and how they end
     _world_places: dict[tuple[int, int], Places] = field(default_factory=dict[tuple[int, int], Places])
@@ -86,10 +87,8 @@ class Runner:
         blame: bool = True,
     ) -> Group:
         """Plays a task `size` times; each play is seeded by the run's seed, `label`, the task and its number.
-
-        `sampler_for` returns the sampler of each play, where that is not the engine. Without `blame`, an
-        action that breaks the world is a failure of the world.
-        """
+        `sampler_for` returns the sampler of each play, where that is not the engine. Without `blame`, an action that
+        breaks the world is a failure of the world."""
         check_task(task)
         seeds = [seed_of(self.seed, label, task.id, n) for n in range(size)]
         plays = [
@@ -155,11 +154,9 @@ class Runner:
         course: OwnCourse | None,
         attempt: Attempt,
     ) -> None:
-        """Plays a task, puts its trajectories into `attempt`, and closes its environment.
-
-        What fails while it is closed leaves the episode as it is, since its rewards are known by then; an agent that
-        can make it fail would otherwise choose which of its episodes count.
-        """
+        """Plays a task, puts its trajectories into `attempt`, and closes its environment. What fails while it is closed
+        leaves the episode as it is, since its rewards are known by then; an agent that can make it fail would otherwise
+        choose which of its episodes count."""
         world, make = world_of(self.family, task), partial(self.family.make, task)
         if isinstance(self.family, PlaysElsewhere):
             await self._call(self.family.prepare, task)
@@ -169,8 +166,8 @@ class Runner:
         blame = self._blame(task, world)
         seats: dict[str, Seat] = {}
         try:
-            for name in seats_of_world(world):
-                context = self._agent_context(name, sampler, params)
+            for name in (names := seats_of_world(world)):
+                context = self._agent_context(name, self.model_of(label, name, names), sampler, params)
                 seats[name] = (course or self.agent).seat(context)
             played = await play(env, seats, limits, self.timeline, task.env, blame if find_cause else None, course)
             if blobs := blobs_of(env):
@@ -185,12 +182,13 @@ class Runner:
         if not blame.closed:
             await self._call(env.close)
 
-    def _agent_context(self, name: str, sampler: Sampler, params: SamplingParams) -> AgentContext:
+    def _agent_context(self, name: str, model: str, sampler: Sampler, params: SamplingParams) -> AgentContext:
         """Returns the context of a seat. Each has a sampling seed of its own, so that seats do not sample alike."""
         seeded = params if name == "agent" else replace(params, seed=seed_of(params.seed, name))
         return AgentContext(
-            name=name, renderer=self.renderer, sampler=sampler, params=seeded, max_context=self.max_context
-        )
+            name=name, renderer=self.renderer, sampler=sampler, params=replace(seeded, model=model),
+            max_context=self.max_context, trainable=model == seeded.model,
+        )  # fmt: skip
 
     def count(self, episode: Episode, *, again: bool = False) -> None:
         """Counts an episode; `again` where it was counted when it ended, and then its reward failed."""

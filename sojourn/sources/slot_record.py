@@ -87,7 +87,8 @@ class RecordingSampler:
 
 def _digest(prompt: Prompt, params: SamplingParams) -> str:
     tokens = np.asarray(prompt.tokens, dtype=np.int64).tobytes()
-    return hashlib.blake2b(tokens + repr((prompt.images, params)).encode(), digest_size=16).hexdigest()
+    asked = repr((prompt.images, params)) + ("" if params.model == SamplingParams.model else params.model)
+    return hashlib.blake2b(tokens + asked.encode(), digest_size=16).hexdigest()
 
 
 def _state(recorded: RecordedSample) -> Mapping[str, Any]:

@@ -278,6 +278,8 @@ def _end(seat: SeatRecord, several: bool, limit: int | None) -> Iterator[Rendera
         summary.append(f", reward {number(seat.score.total)}").append(f" ({parts})" if parts else "")
         if seat.score.result != seat.score.total:
             summary.append(f", of the outcome alone {number(seat.score.result)}")
+    if trajectory.model != Trajectory.model:
+        summary.append(f", played by the model {one_line(trajectory.model, 40)}", "dim")
     if not trajectory.trainable:
         summary.append(", not trained on", "dim")
     yield summary

@@ -15,6 +15,7 @@ from sojourn.rollout.world import open_world
 from sojourn.streams.asked_critic import AskedCritic
 from sojourn.tasks.listed import listed
 from sojourn.timeline import Timeline
+from sojourn.train.named_models import open_players
 from sojourn.train.recipe import Recipe
 from sojourn.types import SamplingParams
 
@@ -48,7 +49,9 @@ async def assemble(recipe: Recipe) -> AsyncIterator[Components]:
     """
     timeline = Timeline()
     backend = recipe.backend.open(recipe.model, recipe.renderer, recipe.seed, timeline, recipe.critic)
+    sampler = backend.sampler
     try:
+        sampler = await open_players(recipe, backend)
         family = recipe.backend.place(recipe.env) if isinstance(recipe.backend, PlacesWorlds) else recipe.env
         async with open_world(family, recipe.rollout.limits):
             runner = Runner(
@@ -56,11 +59,12 @@ async def assemble(recipe: Recipe) -> AsyncIterator[Components]:
                 family=family,
                 agent=recipe.agent,
                 renderer=backend.renderer,
-                sampler=backend.sampler,
+                sampler=sampler,
                 max_context=backend.max_context,
                 seed=recipe.seed,
                 critic=None if recipe.critic is None else AskedCritic(backend.trainer),
                 timeline=timeline,
+                model_of=recipe.seats.bind(recipe.seed),
             )
             tasks = listed(recipe.env, recipe.curriculum.split)
             curriculum = bound_curriculum(recipe.curriculum, recipe.env, tasks, recipe.seed)
@@ -68,12 +72,12 @@ async def assemble(recipe: Recipe) -> AsyncIterator[Components]:
                 recipe=recipe,
                 renderer=backend.renderer,
                 trainer=backend.trainer,
-                sampler=backend.sampler,
+                sampler=sampler,
                 runner=runner,
                 rewards=RewardCache(recipe.reward),
                 curriculum=curriculum,
                 timeline=timeline,
             )
     finally:
-        await backend.sampler.close()
+        await sampler.close()
         backend.trainer.close()

@@ -13,6 +13,7 @@ from sojourn.abilities import (
     Identifies,
     OpensEndpoints,
     OpensModels,
+    OpensPlayers,
     ScoresTokens,
     asked_models,
 )
@@ -21,11 +22,12 @@ from sojourn.config.registry import construct
 from sojourn.errors import ConfigError, RecordError
 from sojourn.models.prompt_scorer import PromptScorer
 from sojourn.models.spec import FrozenModel, Model, Sampling, ServedModel
-from sojourn.protocols import Renderer, Trainer
+from sojourn.protocols import Opened, Renderer, Sampler, Trainer
 from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.run import RunFolder
 from sojourn.record.run_weights import NamedRun, find_weights
 from sojourn.train.recipe import Recipe, Stage
+from sojourn.train.routed_sampler import RoutedSampler
 
 OF_THE_POLICY = frozenset({"policy", "reference"})  # the present weights, and those that the stage began with
 RESERVED = OF_THE_POLICY | {"critic"}
@@ -50,7 +52,6 @@ def check_names(recipe: Recipe) -> None:
     for name in recipe.models:
         if name in RESERVED:
             raise ConfigError(f"models.{name}: '{name}' is the run's own model: give this one another name")
-    asked = set[str]()
     for stage in recipe.stages:
         for stream in stage.streams:
             for name in sorted(asked_models(stream)):
@@ -60,17 +61,42 @@ def check_names(recipe: Recipe) -> None:
                         f"stage '{stage.name}': {type(stream).__name__} asks the model '{name}', but there are "
                         f"{known}: add a table [models.{name}]"
                     )
-                asked.add(name)
-    if unused := sorted(recipe.models.keys() - asked):
+    _check_seated(recipe)
+    if unused := sorted(recipe.models.keys() - _asked_of_trainer(recipe) - recipe.seats.others):
         raise ConfigError(
-            f"models.{unused[0]}: no stage asks this model: name it in a stream, such as streams = [{{name = 'teacher',"
-            f" model = '{unused[0]}'}}], or remove the table"
+            f"models.{unused[0]}: nothing asks this model: name it in a stream, such as streams = [{{name = 'teacher',"
+            f" model = '{unused[0]}'}}], or in a seat, such as seats.opponents = ['{unused[0]}'], or remove the table"
         )
     check_endpoints(recipe)
     if recipe.models and not isinstance(recipe.backend, OpensModels):
         raise ConfigError(
             f"models: {type(recipe.backend).__name__} opens no models beside the policy: use backend = {{name = "
             "'torch'}"
+        )
+
+
+def _asked_of_trainer(recipe: Recipe) -> set[str]:
+    """Returns the models that score tokens beside the policy."""
+    return {name for stage in recipe.stages for stream in stage.streams for name in asked_models(stream)}
+
+
+def _check_seated(recipe: Recipe) -> None:
+    """Refuses models in seats that cannot sit there."""
+    for name in sorted(recipe.seats.others):
+        if name not in recipe.models:
+            known = ", ".join(sorted({"policy", *recipe.models}))
+            raise ConfigError(
+                f"seats: the model '{name}' is to take a seat, but there are {known}: add a table [models.{name}]"
+            )
+        if recipe.models[name].endpoint is not None:
+            raise ConfigError(
+                f"seats: models.{name} is behind an endpoint, which scores tokens and takes no seat: give it a name or "
+                "weights"
+            )
+    if recipe.seats.others and not (isinstance(recipe.backend, OpensPlayers) and recipe.backend.opens_players):
+        raise ConfigError(
+            f"seats: {type(recipe.backend).__name__} opens no models that sample beside the policy: use backend = "
+            "{name = 'torch'}"
         )
 
 
@@ -150,8 +176,29 @@ async def open_models(recipe: Recipe, trainer: Trainer) -> None:
             await recipe.backend.open_endpoint(name, PromptScorer.of(name, served), recipe.model, trainer)
     if not isinstance(recipe.backend, OpensModels):
         return
+    asked = _asked_of_trainer(recipe)
     for name, found in find_models(recipe).items():
-        recipe.backend.open_model(name, found.model, found.weights, found.seed, recipe.model, trainer)
+        if name in asked:
+            recipe.backend.open_model(name, found.model, found.weights, found.seed, recipe.model, trainer)
+
+
+async def open_players(recipe: Recipe, opened: Opened) -> Sampler:
+    """Returns the sampler of the policy and of the models that take seats beside it, which it opens."""
+    players: dict[str, Sampler] = {}
+    if not recipe.seats.others:
+        return opened.sampler
+    assert isinstance(recipe.backend, OpensPlayers), "`check_names` comes first"
+    try:
+        for name, found in find_models(recipe).items():
+            if name in recipe.seats.others:
+                players[name] = await recipe.backend.open_player(
+                    name, found.model, found.weights, found.seed, recipe.model, opened.renderer
+                )
+    except BaseException:
+        for sampler in players.values():
+            await sampler.close()
+        raise
+    return RoutedSampler(opened.sampler, players)
 
 
 def check_contexts(recipe: Recipe, trainer: Trainer, renderer: Renderer, max_context: int) -> None:

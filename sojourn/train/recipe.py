@@ -35,6 +35,7 @@ from sojourn.sources.context import SourceContext
 from sojourn.sources.slots import Slots
 from sojourn.train.early_stop import EarlyStop
 from sojourn.train.repeats import Repeat
+from sojourn.train.seating import Seats
 from sojourn.types import SamplingParams
 
 NAME = Text(r"[A-Za-z0-9._-]{1,64}", "1 to 64 of the characters a-z, A-Z, 0-9, '-', '_' and '.'")
@@ -154,6 +155,7 @@ class Recipe:
     model: Model = field(default_factory=Model)
     critic: Critic | None = None
     models: Mapping[str, FrozenModel] = field(default_factory=dict[str, FrozenModel])
+    seats: Seats = field(default_factory=Seats)
     backend: Annotated[Backend, Kind("backend")] = field(default_factory=lambda: _default_backend())
     renderer: Annotated[RendererConfig, Kind("renderer")] = field(default_factory=Auto)
     agent: Annotated[Agent, Kind("agent")] = field(default_factory=Plain)

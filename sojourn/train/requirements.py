@@ -32,7 +32,7 @@ from sojourn.abilities import (
 from sojourn.composite import HasBases, with_bases
 from sojourn.config.lookup import nearest
 from sojourn.errors import ConfigError
-from sojourn.protocols import Agent, EnvFamily, Stream
+from sojourn.protocols import Agent, Stream
 from sojourn.rollout.world import seats_of_world, worlds_of
 from sojourn.sources.searched import Searched
 from sojourn.sources.slots import Slots
@@ -45,6 +45,7 @@ PASS_COLUMNS = frozenset({"entropy", "critic"})  # what every backend's forward 
 
 def check_needs(recipe: Recipe) -> None:
     """Refuses a stage whose estimator or losses need what nothing provides, and a critic that nothing reads."""
+    recipe.seats.check(recipe.env)
     pass_columns = PASS_COLUMNS | (
         recipe.backend.pass_columns if isinstance(recipe.backend, HasPassColumns) else frozenset()
     )
@@ -63,7 +64,7 @@ def check_needs(recipe: Recipe) -> None:
         _check_early_stop(stage, recipe.evaluation.every)
         _check_columns(stage)
         if stage.trains:
-            _check_group_size(stage, recipe.env)
+            _check_group_size(stage, recipe)
         needed = frozenset().union(stage.estimator.needs, *(loss.needs - pass_columns for loss in stage.losses))
         for stream in stage.streams:
             alone = not stage.trains and isinstance(stream, Learns) and not frozen(stream)
@@ -243,7 +244,7 @@ def _check_columns(stage: Stage) -> None:
         )
 
 
-def _check_group_size(stage: Stage, env: EnvFamily) -> None:
+def _check_group_size(stage: Stage, recipe: Recipe) -> None:
     """Refuses groups whose credit would be 0, as there is nothing in them to compare an episode with, and more
     minibatches than there are trajectories."""
     for part in parts_of(stage.groups):
@@ -259,7 +260,7 @@ def _check_group_size(stage: Stage, env: EnvFamily) -> None:
     sizes = [group_size(part) for part in parts_of(stage.groups)]
     if None in sizes or not stage.groups.live:
         return
-    seats = max(len(seats_of_world(world)) for world in worlds_of(env))
+    seats = max(recipe.seats.most_trained(seats_of_world(world)) for world in worlds_of(recipe.env))
     played = sum(part.width * (group_size(part) or 0) for part in parts_of(stage.groups))
     if stage.minibatches > (trajectories := played * seats):
         raise ConfigError(

@@ -7,7 +7,7 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -65,6 +65,7 @@ class Torch:
     deterministic: bool = False
     in_flight: Literal["", "keep", "recompute", "drain"] = ""  # "": as the engine does by default
 
+    opens_players: ClassVar[bool] = True
     pass_columns = frozenset({"top_token", "top_logprob", "reverse_kl", "forward_kl", "jsd"})
 
     def check(self, model: Model, critic: Critic | None = None) -> None:
@@ -279,6 +280,19 @@ class Torch:
             kernel=self.kernel,
             team=trainer.team,
         )
+
+    async def open_player(
+        self, name: str, model: Model, weights: Path | None, seed: int, policy: Model, renderer: Renderer
+    ) -> Engine:
+        """Opens a frozen model that samples beside the policy (`OpensPlayers`)."""
+        from sojourn.backends.torch.models import export, loading, lora
+
+        loaded = self.load(model, seed)
+        _require_same_vocabulary(name, model, loaded.tokenizer, loading.tokenizer(policy.name, policy.revision))
+        engine = self.open_sampler(loaded, model, renderer.stops)
+        if weights is not None:
+            await engine.publish(lora.merged(export.with_weights(loaded.model, model.lora, weights)), 1)
+        return engine
 
     async def open_endpoint(self, name: str, scorer: PromptScorer, policy: Model, trainer: Trainer) -> None:
         """Checks what a server says of its model against the policy; then the trainer may ask it."""

@@ -233,6 +233,7 @@ class _PlainTrajectory(msgspec.Struct):
     turns: list[_PlainTurn]
     unacted_reward: float = 0.0
     unacted_info: dict[str, float] = {}
+    model: str = "policy"
 
 
 class _PlainRecord(msgspec.Struct):
@@ -257,7 +258,9 @@ class _PlainRecord(msgspec.Struct):
 
     def episode(self, turn: Callable[[_PlainTurn], Turn]) -> Episode:
         trajectories = (
-            Trajectory(t.agent, tuple(map(turn, t.turns)), t.ending, t.trainable, t.unacted_reward, t.unacted_info)
+            Trajectory(
+                t.agent, tuple(map(turn, t.turns)), t.ending, t.trainable, t.unacted_reward, t.unacted_info, t.model
+            )
             for t in self.trajectories
         )
         failures = self.error, self.seconds, self.close_error, self.traceback
@@ -313,6 +316,7 @@ def _record_to_plain(record: Record) -> dict[str, Any]:
                 "trainable": t.trainable,
                 "turns": [_turn_to_plain(turn) for turn in t.turns],
                 **unacted_to_plain(t),
+                **({"model": t.model} if t.model != Trajectory.model else {}),
             }
             for t in episode.trajectories
         ],

@@ -39,6 +39,7 @@ def episode_json(entry: EpisodeRow, episode: Episode, seat: int, turns: Sequence
         "agent": trajectory.agent,
         "ending": trajectory.ending,
         "trainable": trajectory.trainable,
+        **({"model": trajectory.model} if trajectory.model != Trajectory.model else {}),
         "turns": [turn_to_plain(number, trajectory.turns[number]) for number in turns],
     }
 
@@ -99,6 +100,7 @@ class Piece(msgspec.Struct):
     error: str | None = None
     unacted_reward: float = 0.0
     unacted_info: dict[str, float] = {}
+    model: str = Trajectory.model
 
 
 @dataclass
@@ -108,6 +110,7 @@ class _Seat:
     trainable: bool
     unacted_reward: float
     unacted_info: Mapping[str, float]
+    model: str
     turns: dict[int, Turn] = field(default_factory=dict)
 
     def trajectory(self, episode: str) -> Trajectory:
@@ -119,8 +122,8 @@ class _Seat:
             if turn.parent not in numbers:
                 raise ValueError(f"turn {number} of episode {episode} follows turn {turn.parent}, which is not there")
             turns.append(replace(turn, parent=numbers[turn.parent]))
-        unacted = self.unacted_reward, self.unacted_info
-        return Trajectory(self.agent, tuple(turns), self.ending, self.trainable, *unacted)
+        further = self.unacted_reward, self.unacted_info, self.model
+        return Trajectory(self.agent, tuple(turns), self.ending, self.trainable, *further)
 
 
 @dataclass
@@ -147,8 +150,8 @@ class Groups:
             episodes[piece.episode] = _Episode(facts)
         if piece.seat is not None:
             seats = episodes[piece.episode].seats
-            unacted = piece.unacted_reward, piece.unacted_info
-            new = _Seat(piece.agent or "", Ending(piece.ending), bool(piece.trainable), *unacted)
+            further = piece.unacted_reward, piece.unacted_info, piece.model
+            new = _Seat(piece.agent or "", Ending(piece.ending), bool(piece.trainable), *further)
             seat = seats.setdefault(piece.seat, new)
             seat.turns |= {turn.number: turn.turn() for turn in piece.turns}
 

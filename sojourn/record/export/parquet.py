@@ -48,7 +48,8 @@ def schema() -> Any:
         "run": text, "stage": text, "step": whole, "place": whole, "slot": whole, "origin": text,
         "reused_in": pa.list_(whole), "episode": text, "env": text,
         "task": text, "split": text, "task_json": text, "error_json": text, "seconds": real, "seat": whole,
-        "agent": text, "ending": text, "trainable": flag, "success": flag, "turn": whole, "parent": whole,
+        "agent": text, "ending": text, "trainable": flag, "success": flag, "model_name": text,
+        "turn": whole, "parent": whole,
         "context": pa.list_(whole), "tokens": pa.list_(whole), "logprobs": pa.list_(pa.float32()),
         "oldest_version": whole, "newest_version": whole, "stop": text, "temperature": real,
         "allowed": pa.list_(pa.list_(whole)), "reward": real, "images": pa.list_(text),
@@ -88,7 +89,7 @@ def _rows(run: str, played: PlayedEpisode) -> Iterator[dict[str, Any]]:
         number = next(judged, None) if trajectory.trainable and episode.error is None else None
         seat_columns = {
             **facts, "seat": seat, "agent": _plain(trajectory.agent), "ending": str(trajectory.ending),
-            "trainable": trajectory.trainable, "success": trajectory.success,
+            "trainable": trajectory.trainable, "success": trajectory.success, "model_name": _plain(trajectory.model),
         }  # fmt: skip
         if not trajectory.turns:
             info = _json(dict(trajectory.unacted_info))

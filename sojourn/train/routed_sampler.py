@@ -1,0 +1,50 @@
+"""A sampler that asks the model which a request names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from sojourn.abilities import Forgets, Measured, PartLoad, ReportsParts
+from sojourn.protocols import Sampler
+from sojourn.types import FloatArray, Prompt, Sample, SamplingParams
+
+POLICY = SamplingParams.model
+
+
+@dataclass
+class RoutedSampler:
+    """Samples from the policy, or from that of `others` which `SamplingParams.model` names. What it says of itself is
+    the policy's; it is closed with all of them."""
+
+    policy: Sampler
+    others: Mapping[str, Sampler]
+
+    async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
+        if params.model == POLICY:
+            return await self.policy.sample(prompt, params)
+        return await self.others[params.model].sample(prompt, replace(params, model=POLICY))
+
+    async def score(self, prompt: Prompt) -> FloatArray:
+        return await self.policy.score(prompt)
+
+    async def forget(self) -> None:
+        for sampler in (self.policy, *self.others.values()):
+            if isinstance(sampler, Forgets):
+                await sampler.forget()
+
+    def metrics(self) -> Mapping[str, float]:
+        return self.policy.metrics() if isinstance(self.policy, Measured) else {}
+
+    async def part_loads(self) -> list[PartLoad]:
+        named = {POLICY: self.policy, **self.others}
+        return [
+            load if name == POLICY else replace(load, name=f"{load.name} of {name}")
+            for name, sampler in named.items()
+            if isinstance(sampler, ReportsParts)
+            for load in await sampler.part_loads()
+        ]
+
+    async def close(self) -> None:
+        for sampler in (*self.others.values(), self.policy):
+            await sampler.close()
