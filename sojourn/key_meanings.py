@@ -13,6 +13,7 @@ OF_CLASS = {
     "Recipe.model": "The policy's model.",
     "Recipe.critic": "A critic, for estimators and streams that read values; `critic = {}` is a head on the policy.",
     "Recipe.models": "Further models by their names, such as `[models.teacher]`; none of them is trained.",
+    "Recipe.seats": "Which models take the seats of a world of several.",
     "Recipe.backend": "What samples and trains.",
     "Recipe.renderer": "The chat format.",
     "Recipe.agent": "What decides what the model sees, and reads its actions.",

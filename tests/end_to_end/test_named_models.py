@@ -45,7 +45,7 @@ def refused(tmp_path: Path, text: str, *overrides: str) -> str:
         ("models.expert.weights='runs/x'", "models.expert: name = 'tiny:layers=2,hidden=64' with weights = 'runs/x'"),
         ("models.expert.name=''", "expected exactly one of them, the name of a model or a run"),
         ("models.policy={name='tiny'}", "models.policy: 'policy' is the run's own model"),
-        ("models.spare={name='tiny'}", "models.spare: no stage asks this model"),
+        ("models.spare={name='tiny'}", "models.spare: nothing asks this model"),
         ("stages.rl.streams=[{name='teacher',model='exprt'}]", "but there are expert, policy, reference: add a table"),
         ("record.streams=[{name='teacher',model='expert'}]", "Teacher learns, reads a critic or asks a model"),
         (
