@@ -1,4 +1,4 @@
-"""Runs our commands in processes forked from one that has imported torch and transformers.
+"""Runs our commands, and scripts of tests, in processes forked from one that has imported torch and transformers.
 
 These imports take two thirds of a command that trains a tiny model for a step, some seven seconds. Our own modules are
 imported by each command anew. Tests of imports, threads, signals and encodings start an interpreter of their own.
@@ -22,6 +22,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 HEAVY = ("torch", "transformers.modeling_utils", "transformers.models.llama.modeling_llama", "tokenizers", "peft")
+EARLY = (  # variables that are read when an interpreter starts, or a library is imported
+    "OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "OPENBLAS_CORETYPE",
+    "NPY_DISABLE_CPU_FEATURES", "GLIBC_TUNABLES", "PYTHONHASHSEED",
+)  # fmt: skip
 LIGHTER = ("typer", "rich.console", "pydantic", "scipy.stats", "matplotlib.pyplot", "httpx", "starlette.applications")
 
 
@@ -40,10 +44,24 @@ def sojourn(
     if not forked:
         command = [sys.executable, "-m", "sojourn", *words]
         return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout)
+    return _forked({"module": "sojourn"}, folder, words, environment, timeout)
+
+
+def script(path: Path, *words: str, environment: Mapping[str, str], timeout: float = 200) -> str:
+    """Returns what a script prints in an environment; raises AssertionError where it fails."""
+    done = _forked({"script": str(path)}, path.parents[2], words, environment, timeout)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def _forked(
+    what: Mapping[str, str], folder: Path, words: Sequence[str], environment: Mapping[str, str], timeout: float
+) -> subprocess.CompletedProcess[str]:
     with tempfile.TemporaryDirectory() as place:
         out, err = Path(place, "out"), Path(place, "err")
-        asked = {"words": words, "folder": str(folder), "environment": environment, "out": str(out), "err": str(err)}
-        code = _ask(_parent(), asked, timeout)
+        asked = {**what, "words": words, "folder": str(folder), "out": str(out), "err": str(err)}
+        early = tuple((name, environment[name]) for name in EARLY if name in environment)
+        code = _ask(_parent(early), {**asked, "environment": dict(environment)}, timeout)
         told = [file.read_text("utf-8") for file in (out, err)]
     return subprocess.CompletedProcess(["sojourn", *words], code, *told)
 
@@ -70,9 +88,12 @@ def _ask(parent: subprocess.Popen[str], asked: Mapping[str, Any], timeout: float
 
 
 @cache
-def _parent() -> subprocess.Popen[str]:
-    """Returns the process that forks, one for each of the tests' processes; it ends when its input does."""
-    parent = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def _parent(early: tuple[tuple[str, str], ...]) -> subprocess.Popen[str]:
+    """Returns the process that forks, one for each of the tests' processes and for each value of the variables that are
+    read early; it ends when its input does."""
+    environment = {**{name: value for name, value in os.environ.items() if name not in EARLY}, **dict(early)}
+    command, pipe = [sys.executable, __file__], subprocess.PIPE
+    parent = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
     atexit.register(_end, parent)
     return parent
 
@@ -100,7 +121,7 @@ def serve() -> None:
 
 
 def _run(asked: Mapping[str, Any], paths: Sequence[str]) -> NoReturn:
-    """Becomes a command, as `python -m sojourn` would."""
+    """Becomes a command, as `python -m sojourn` would, or a script."""
     os.setsid()
     os.chdir(asked["folder"])
     os.environ.clear()
@@ -117,7 +138,11 @@ def _run(asked: Mapping[str, Any], paths: Sequence[str]) -> NoReturn:
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
     sys.argv = ["sojourn", *asked["words"]]
-    runpy.run_module("sojourn", run_name="__main__", alter_sys=True)
+    if "module" in asked:
+        runpy.run_module(asked["module"], run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = os.path.dirname(asked["script"])
+        runpy.run_path(asked["script"], run_name="__main__")
     sys.exit(0)
 
 

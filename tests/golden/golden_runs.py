@@ -1,6 +1,7 @@
 """Makes short runs of every kind and prints their digests as JSON: what a run computes, apart from how long it takes.
 
     python tests/golden/golden_runs.py [name ...]        (in the environment that `portable` gives, as the test does)
+    python tests/golden/golden_runs.py --of folder       (the digests of a run that was made already)
 
 What is sampled together shares its matrix products, whose last bits depend on how many rows they have. Where a world
 answers when it likes, as a browser does, episodes are played one by one.
@@ -297,6 +298,9 @@ def digest(*parts: bytes) -> str:
 
 
 def main(names: Sequence[str]) -> None:
+    if names[:1] == ["--of"]:
+        print(json.dumps({"arithmetic": arithmetic(), "digests": digests(Path(names[1]))}))
+        return
     import trained_run
 
     from sojourn import threads

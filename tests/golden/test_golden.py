@@ -16,6 +16,7 @@ from typing import Any
 
 import golden_runs
 import pytest
+from spawned import script, sojourn
 from trained_run import KILLED
 
 from sojourn.envs.chromium import find_chromium
@@ -24,12 +25,8 @@ from sojourn.errors import ConfigError
 
 def computed(*names: str) -> dict[str, Any]:
     """Returns the digests of runs by name, and under "arithmetic" what they were made with, in a process of its own."""
-    command = [sys.executable, str(Path(__file__).with_name("golden_runs.py")), *names]
-    done = subprocess.run(
-        command, env=golden_runs.portable(), capture_output=True, text=True, check=False, cwd=golden_runs.ROOT
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    said = script(Path(golden_runs.__file__), *names, environment=golden_runs.portable())
+    return json.loads(said.splitlines()[-1])
 
 
 def here() -> list[str]:
@@ -63,19 +60,14 @@ def test_a_run_that_was_killed_and_resumed_computes_it_too(tmp_path):
     """Its exports and metrics, too: nothing is lost or repeated."""
     file, path = tmp_path / "toy.toml", tmp_path / "toy"
     file.write_text(golden_runs.RUNS["toy"][0])
-    command = [sys.executable, "-m", "sojourn", "train"]
     dying = [sys.executable, "-c", KILLED, "train", str(file), "--out", str(path)]
     died = subprocess.run(dying, env=golden_runs.portable(), stdout=subprocess.DEVNULL, check=False)
     assert died.returncode == -signal.SIGKILL
     assert (path / "checkpoints" / "step-000003").exists()  # in the second stage
-    subprocess.run([*command, "--resume", str(path)], env=golden_runs.portable(), check=True, stdout=subprocess.DEVNULL)
-    told = [
-        sys.executable,
-        "-c",
-        f"import json, golden_runs, pathlib; print(json.dumps(golden_runs.digests(pathlib.Path('{path}'))))",
-    ]
-    done = subprocess.run(told, env=golden_runs.portable(), capture_output=True, text=True, check=True)
-    resumed = json.loads(done.stdout)
+    done = sojourn(tmp_path, "train", "--resume", str(path), environment=golden_runs.portable())
+    assert done.returncode == 0, done.stderr
+    said = script(Path(golden_runs.__file__), "--of", str(path), environment=golden_runs.portable())
+    resumed = json.loads(said)["digests"]
     assert resumed == computed("toy")["toy"]
     assert set(golden_runs.KINDS) - set(resumed) <= {"parquet"}  # which an extra reads
 

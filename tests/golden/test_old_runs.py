@@ -8,12 +8,11 @@ Only its metrics are of two kinds: lines of before count the tokens of contexts 
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import golden_runs
 import pytest
+import spawned
 
 from sojourn.record.episodes.store import EpisodeStore
 
@@ -26,21 +25,16 @@ def folder(tmp_path):
 
 
 def sojourn(*words: object) -> str:
-    command = [sys.executable, "-m", "sojourn", *map(str, words)]
-    done = subprocess.run(command, env=golden_runs.portable(), capture_output=True, text=True, check=False)
+    done = spawned.sojourn(KEPT.parent, *map(str, words), environment=golden_runs.portable())
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_it_goes_on_to_where_it_would_have_ended(folder):
     sojourn("train", "--resume", folder)
-    code = "import json, golden_runs, pathlib, sys\n"
-    code += (
-        "print(json.dumps({'arithmetic': golden_runs.arithmetic(), **golden_runs.digests(pathlib.Path(sys.argv[1]))}))"
-    )
-    words = [sys.executable, "-c", code, str(folder)]
-    done = subprocess.run(words, env=golden_runs.portable(), capture_output=True, text=True, check=True)
-    found, known = json.loads(done.stdout), json.loads(KEPT.with_name("run_2026_11.json").read_text())
+    said = spawned.script(Path(golden_runs.__file__), "--of", str(folder), environment=golden_runs.portable())
+    told, known = json.loads(said), json.loads(KEPT.with_name("run_2026_11.json").read_text())
+    found = {"arithmetic": told["arithmetic"], **told["digests"]}
     if found["arithmetic"] != known["arithmetic"] or golden_runs.own_key(found["arithmetic"]) in golden_runs.KNOWN:
         pytest.skip(f"recorded on no processor like {golden_runs.processor()}")
     assert {kind: found[kind] for kind in known} == known
