@@ -6,7 +6,7 @@ import math
 import os
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from sojourn.backends.ray.sampler_engines import ENGINES, Samplers
 from sojourn.backends.torch.backend import Torch
@@ -78,7 +78,7 @@ class Ray(Torch):
     envs: EnvWorkers = field(default_factory=EnvWorkers)
     patience_s: Annotated[float, Range(above=0, below=math.inf)] = 300.0
 
-    opens_players: ClassVar[bool] = False  # yet
+    opens_players = False  # yet
 
     def check(self, model: Model, critic: Critic | None = None) -> None:
         """Raises where Ray or the samplers' engine is not installed, too."""

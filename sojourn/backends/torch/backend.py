@@ -7,7 +7,7 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
@@ -65,7 +65,7 @@ class Torch:
     deterministic: bool = False
     in_flight: Literal["", "keep", "recompute", "drain"] = ""  # "": as the engine does by default
 
-    opens_players: ClassVar[bool] = True
+    opens_players = True
     pass_columns = frozenset({"top_token", "top_logprob", "reverse_kl", "forward_kl", "jsd"})
 
     def check(self, model: Model, critic: Critic | None = None) -> None:

@@ -23,12 +23,12 @@ from sojourn.types import IntArray
 
 class Layout(NamedTuple):
     """Says where things that are divided between processes lie when they are gathered: each process's in their order,
-    padded to the `most` that one of them has. `own` (m,) are the numbers of those that are here."""
+    padded to the `most` that one of the `processes` has. `own` (m,) are the numbers of those that are here."""
 
     own: IntArray
     place: torch.Tensor  # (n,)
     most: int
-    count: int
+    processes: int
 
     @classmethod
     def of(cls, owners: IntArray, rank: int, count: int) -> Layout:
@@ -111,7 +111,7 @@ class _Gather(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         layout: Layout = ctx.layout
         count = len(layout.own)
-        padded = grad.new_zeros(layout.count * layout.most, *grad.shape[1:])
+        padded = grad.new_zeros(layout.processes * layout.most, *grad.shape[1:])
         padded[layout.place.to(grad.device)] = grad
         own = grad.new_empty(layout.most, *grad.shape[1:])
         dist.reduce_scatter_tensor(own, padded, group=ctx.group)
@@ -133,6 +133,6 @@ class _Collect(torch.autograd.Function):
 def _gathered(rows: torch.Tensor, layout: Layout, group: Any) -> torch.Tensor:
     padded = rows.new_zeros(layout.most, *rows.shape[1:])
     padded[: len(layout.own)] = rows[: len(layout.own)]
-    whole = rows.new_empty(layout.count * layout.most, *rows.shape[1:])
+    whole = rows.new_empty(layout.processes * layout.most, *rows.shape[1:])
     dist.all_gather_into_tensor(whole, padded, group=group)
     return whole[layout.place.to(rows.device)]
