@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 
 from sojourn.abilities import Forgets, Measured, PartLoad, ReportsParts
 from sojourn.protocols import Sampler
+from sojourn.train.seating import POLICY
 from sojourn.types import FloatArray, Prompt, Sample, SamplingParams
-
-POLICY = SamplingParams.model
 
 
 @dataclass

@@ -11,8 +11,9 @@ from sojourn.errors import ConfigError
 from sojourn.protocols import EnvFamily
 from sojourn.rollout.runner import seed_of
 from sojourn.rollout.world import seats_of_world, worlds_of
+from sojourn.types import SamplingParams
 
-POLICY = "policy"
+POLICY = SamplingParams.model
 
 
 @dataclass(frozen=True, kw_only=True)

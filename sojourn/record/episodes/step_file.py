@@ -233,7 +233,7 @@ class _PlainTrajectory(msgspec.Struct):
     turns: list[_PlainTurn]
     unacted_reward: float = 0.0
     unacted_info: dict[str, float] = {}
-    model: str = "policy"
+    model: str = Trajectory.model
 
 
 class _PlainRecord(msgspec.Struct):
