@@ -266,7 +266,7 @@ async def test_a_loss_that_needs_whole_distributions_is_refused(url):
     made = await trainer(url)
     batch = await taught(made, Teacher(model="there"))
     where = np.flatnonzero(batch.weight)
-    [compute] = made.teachers.compare([Whole()], batch, where, torch.device("cpu")).values()  # type: ignore[list-item]
+    [compute] = made.teachers.compare([Whole()], batch, torch.device("cpu"), where).values()  # type: ignore[list-item]
     linear = made.passes.decoder.base.get_output_embeddings()
     query = made.passes.query(batch, where, batch.tokens[where])
     with pytest.raises(TypeError, match="Whole compares whole distributions"):
