@@ -28,7 +28,7 @@ from machine import write
 
 TASKS = 128
 SEARCHERS: dict[str, dict[str, Any]] = {
-    "best_of_n": {"n": 64},
+    "best_of_n": {"n": 64, "at_once": 1},
     "self_consistency": {"n": 8},
     "look_ahead": {"width": 3, "rollouts": 2},
     "best_first": {"width": 3, "expansions": 64, "by": "likelihood"},

@@ -54,6 +54,11 @@ VARIANTS: dict[str, dict[str, Any]] = {  # what each has instead of the recipe's
     "gigpo": {"estimator": {"name": "gigpo"}},
     "tree_values": tree(UNIFORM, {**SCALED, "against": "group"}),
     "treerl": tree(UNCERTAIN, {**SCALED, "against": "both", "by_leaves": True}),
+    "aepo": {
+        "groups": {"name": "slots", "width": 8, "size": 1, "branching": {"name": "balanced_entropy", "leaves": 8}},
+        "estimator": {**SCALED, "against": "group"},
+    },
+    "uncertain_states": tree({"name": "uncertain_states", "count": 2}, {**SCALED, "against": "group"}),
     "tree_grpo": tree({"name": "random_turns", "count": 3, "depth": 1}, {"name": "tree_grpo"}),
     "search": {
         "agent": {**SEARCH, "base": {"name": "plain", "choices": True}},

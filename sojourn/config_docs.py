@@ -27,7 +27,7 @@ from sojourn.config.lookup import find, names
 from sojourn.config.registry import as_toml
 from sojourn.key_meanings import OF_CLASS, OF_NAME
 from sojourn.method_docs import with_links
-from sojourn.models.spec import Critic, FrozenModel, Lora, Model, Sampling, ServedModel
+from sojourn.models.spec import Critic, FrozenModel, Lora, Model, Sampling, ServedModel, Snapshots
 from sojourn.optim import Lookahead, Optim
 from sojourn.rollout.limits import Limits
 from sojourn.rollout.runner import Rollout
@@ -44,6 +44,7 @@ RUN: Mapping[str, type] = {
     "critic": Critic,
     "models": FrozenModel,
     "endpoint": ServedModel,
+    "snapshots": Snapshots,
     "seats": Seats,
     "sampling": Sampling,
     "rollout": Rollout,

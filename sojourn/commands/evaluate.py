@@ -182,6 +182,6 @@ async def load_weights(
     else:
         components.trainer.load(found.weights, weights_only=True)
         await components.trainer.publish()
-    if found is None:
-        return LoadedWeights(BEFORE if run else "as it is", 0)
-    return LoadedWeights(f"step {found.step}", found.step)
+    step = found.step if found is not None else 0
+    await components.seating.evaluate(run.folder if run is not None else None, step, components.trainer)
+    return LoadedWeights(f"step {step}" if found is not None else BEFORE if run else "as it is", step)

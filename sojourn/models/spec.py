@@ -53,29 +53,55 @@ class ServedModel:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Snapshots:
+    """Earlier versions of the policy, which take seats beside it. The weights that the run begins with, and those after
+    each `every` steps of training, are kept in the run folder; a play may meet the newest `keep` of them.
+
+    `choose` says how one is drawn for each group of plays: "uniform"; "latest"; or, by prioritised fictitious self-play
+    (Vinyals et al. 2019, "Grandmaster level in StarCraft II using multi-agent reinforcement learning", methods),
+    "pfsp_hard", in proportion to (1 - w)^2 of the policy's win rate w against each, or "pfsp_variance", in proportion
+    to w (1 - w). A play is won if the policy's rewards in it add up to more than the snapshot's; a draw counts half.
+    Each win rate begins as if one play had been won and one lost, which the paper leaves open.
+    """
+
+    every: Annotated[int, Range(1)] = 20
+    keep: Annotated[int, Range(1)] = 5
+    choose: Literal["uniform", "latest", "pfsp_hard", "pfsp_variance"] = "uniform"
+
+
+@dataclass(frozen=True, kw_only=True)
 class FrozenModel:
     """A model beside the policy that is never trained, such as a teacher. `name`, `revision` and `dtype` are as in
     `[model]`. Instead of a `name` it may have `weights`, those of another run as in `[model]`: its model is then that
-    run's, adapters included. Or it has an `endpoint`, the server that is asked for its log-probabilities."""
+    run's, adapters included. Or it has an `endpoint`, the server that is asked for its log-probabilities; or
+    `snapshots`, which make it a pool of the policy's own earlier versions."""
 
     name: Annotated[str, Text(r"[^\0]*", "the name of a model, or nothing")] = ""
     revision: Annotated[str, REVISION] = ""
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
     weights: str = ""
     endpoint: ServedModel | None = None
+    snapshots: Snapshots | None = None
 
     def __post_init__(self) -> None:
-        if self.endpoint is not None:
-            if self.name or self.revision or self.weights or self.dtype != "auto":
+        own = f"name = '{self.name}', weights = '{self.weights}', revision = '{self.revision}', dtype = '{self.dtype}'"
+        named = bool(self.name or self.revision or self.weights or self.dtype != "auto")
+        if self.snapshots is not None:
+            if named or self.endpoint is not None:
                 raise ValueError(
-                    f"endpoint with name = '{self.name}', weights = '{self.weights}', revision = '{self.revision}', "
-                    f"dtype = '{self.dtype}': the server has the model, so expected none of these: leave them out, or "
-                    "the endpoint"
+                    f"snapshots with {own}, endpoint = {self.endpoint}: snapshots are of the policy's model, so "
+                    "expected none of these: leave them out, or the snapshots"
+                )
+        elif self.endpoint is not None:
+            if named:
+                raise ValueError(
+                    f"endpoint with {own}: the server has the model, so expected none of these: leave them out, or the "
+                    "endpoint"
                 )
         elif bool(self.name) == bool(self.weights):
             raise ValueError(
                 f"name = '{self.name}' with weights = '{self.weights}': expected exactly one of them, the name of a "
-                "model or a run such as runs/x@120 (or an endpoint instead of both): set the other to ''"
+                "model or a run such as runs/x@120 (or instead of both an endpoint, or snapshots): set the other to ''"
             )
         if self.revision and not self.name:
             raise ValueError("revision is that of a hub model, and name names none: leave it out")

@@ -17,6 +17,7 @@ from sojourn.tasks.listed import listed
 from sojourn.timeline import Timeline
 from sojourn.train.named_models import open_players
 from sojourn.train.recipe import Recipe
+from sojourn.train.seating import Seating
 from sojourn.types import SamplingParams
 
 
@@ -31,6 +32,7 @@ class Components:
     runner: Runner
     rewards: RewardCache
     curriculum: Curriculum
+    seating: Seating
     timeline: Timeline
     source: Source | None = None  # of the present stage
     episodes: EpisodeStore = field(init=False)  # of a run, which records them; an evaluation alone has none
@@ -51,7 +53,8 @@ async def assemble(recipe: Recipe) -> AsyncIterator[Components]:
     backend = recipe.backend.open(recipe.model, recipe.renderer, recipe.seed, timeline, recipe.critic)
     sampler = backend.sampler
     try:
-        sampler = await open_players(recipe, backend)
+        sampler, pools = await open_players(recipe, backend)
+        seating = Seating(recipe.seats, recipe.seed, recipe.evaluation.seats, pools)
         family = recipe.backend.place(recipe.env) if isinstance(recipe.backend, PlacesWorlds) else recipe.env
         async with open_world(family, recipe.rollout.limits):
             runner = Runner(
@@ -64,7 +67,7 @@ async def assemble(recipe: Recipe) -> AsyncIterator[Components]:
                 seed=recipe.seed,
                 critic=None if recipe.critic is None else AskedCritic(backend.trainer),
                 timeline=timeline,
-                model_of=recipe.seats.bind(recipe.seed),
+                model_of=seating,
             )
             tasks = listed(recipe.env, recipe.curriculum.split)
             curriculum = bound_curriculum(recipe.curriculum, recipe.env, tasks, recipe.seed)
@@ -76,6 +79,7 @@ async def assemble(recipe: Recipe) -> AsyncIterator[Components]:
                 runner=runner,
                 rewards=RewardCache(recipe.reward),
                 curriculum=curriculum,
+                seating=seating,
                 timeline=timeline,
             )
     finally:

@@ -28,6 +28,7 @@ from sojourn.record.run import RunFolder
 from sojourn.record.run_weights import NamedRun, find_weights
 from sojourn.train.recipe import Recipe, Stage
 from sojourn.train.routed_sampler import RoutedSampler
+from sojourn.train.snapshots import SnapshotPool
 
 OF_THE_POLICY = frozenset({"policy", "reference"})  # the present weights, and those that the stage began with
 RESERVED = OF_THE_POLICY | {"critic"}
@@ -61,8 +62,13 @@ def check_names(recipe: Recipe) -> None:
                         f"stage '{stage.name}': {type(stream).__name__} asks the model '{name}', but there are "
                         f"{known}: add a table [models.{name}]"
                     )
+                if recipe.models[name].snapshots is not None:
+                    raise ConfigError(
+                        f"stage '{stage.name}': {type(stream).__name__} asks the model '{name}', which is a pool of "
+                        "snapshots: these take seats alone: name another model, or 'reference'"
+                    )
     _check_seated(recipe)
-    if unused := sorted(recipe.models.keys() - _asked_of_trainer(recipe) - recipe.seats.others):
+    if unused := sorted(recipe.models.keys() - _asked_of_trainer(recipe) - recipe.seated):
         raise ConfigError(
             f"models.{unused[0]}: nothing asks this model: name it in a stream, such as streams = [{{name = 'teacher',"
             f" model = '{unused[0]}'}}], or in a seat, such as seats.opponents = ['{unused[0]}'], or remove the table"
@@ -82,7 +88,7 @@ def _asked_of_trainer(recipe: Recipe) -> set[str]:
 
 def _check_seated(recipe: Recipe) -> None:
     """Refuses models in seats that cannot sit there."""
-    for name in sorted(recipe.seats.others):
+    for name in sorted(recipe.seated):
         if name not in recipe.models:
             known = ", ".join(sorted({"policy", *recipe.models}))
             raise ConfigError(
@@ -93,7 +99,7 @@ def _check_seated(recipe: Recipe) -> None:
                 f"seats: models.{name} is behind an endpoint, which scores tokens and takes no seat: give it a name or "
                 "weights"
             )
-    if recipe.seats.others and not (isinstance(recipe.backend, OpensPlayers) and recipe.backend.opens_players):
+    if recipe.seated and not (isinstance(recipe.backend, OpensPlayers) and recipe.backend.opens_players):
         raise ConfigError(
             f"seats: {type(recipe.backend).__name__} opens no models that sample beside the policy: use backend = "
             "{name = 'torch'}"
@@ -148,12 +154,12 @@ def served_models(recipe: Recipe) -> dict[str, ServedModel]:
 
 
 def find_models(recipe: Recipe) -> dict[str, FoundModel]:
-    """Returns the further models that are opened here, by their names. Raises `RecordError` for weights that no run
-    has."""
+    """Returns the further models that have weights of their own here, by their names. Raises `RecordError` for weights
+    that no run has."""
     return {
         name: _find(f"models.{name}", model, recipe.seed)
         for name, model in recipe.models.items()
-        if model.endpoint is None
+        if model.endpoint is None and model.snapshots is None
     }
 
 
@@ -182,23 +188,41 @@ async def open_models(recipe: Recipe, trainer: Trainer) -> None:
             recipe.backend.open_model(name, found.model, found.weights, found.seed, recipe.model, trainer)
 
 
-async def open_players(recipe: Recipe, opened: Opened) -> Sampler:
-    """Returns the sampler of the policy and of the models that take seats beside it, which it opens."""
+class Players(NamedTuple):
+    """The sampler of the policy and of all models that take seats beside it, and the pools of its own snapshots."""
+
+    sampler: Sampler
+    pools: Mapping[str, SnapshotPool]
+
+
+async def open_players(recipe: Recipe, opened: Opened) -> Players:
+    """Opens the models that take seats beside the policy. Snapshots are opened as they are made."""
     players: dict[str, Sampler] = {}
-    if not recipe.seats.others:
-        return opened.sampler
-    assert isinstance(recipe.backend, OpensPlayers), "`check_names` comes first"
+    seated = recipe.seated
+    if not seated:
+        return Players(opened.sampler, {})
+    backend = recipe.backend
+    assert isinstance(backend, OpensPlayers), "`check_names` comes first"
+
+    async def snapshot(name: str, weights: Path) -> Sampler:
+        return await backend.open_player(name, recipe.model, weights, recipe.seed, recipe.model, opened.renderer)
+
     try:
         for name, found in find_models(recipe).items():
-            if name in recipe.seats.others:
-                players[name] = await recipe.backend.open_player(
+            if name in seated:
+                players[name] = await backend.open_player(
                     name, found.model, found.weights, found.seed, recipe.model, opened.renderer
                 )
     except BaseException:
         for sampler in players.values():
             await sampler.close()
         raise
-    return RoutedSampler(opened.sampler, players)
+    pools = {
+        name: SnapshotPool(name, model.snapshots, snapshot, players)
+        for name, model in recipe.models.items()
+        if model.snapshots is not None
+    }
+    return Players(RoutedSampler(opened.sampler, players), pools)
 
 
 def check_contexts(recipe: Recipe, trainer: Trainer, renderer: Renderer, max_context: int) -> None:
@@ -259,6 +283,6 @@ def _identity(recipe: Recipe, found: FoundModel) -> str:
 def described(role: str, recipe: Recipe) -> str:
     """Returns the name of the model that has a role in a run, "policy", "critic" or `models.NAME`, or its weights."""
     model = recipe.models.get(role.removeprefix("models."))
-    if model is not None:
+    if model is not None and model.snapshots is None:
         return model.endpoint.model if model.endpoint is not None else model.name or model.weights
     return recipe.model.name if role == "policy" or recipe.critic is None else recipe.critic.model

@@ -53,7 +53,8 @@ class Evaluation:
     A run is evaluated before, between and after its stages, and inside a stage after each `every` steps (0: never).
     `temperature = 0` decodes greedily. `temperature`, `top_p`, `top_k` and `min_p` replace those of `[sampling]`;
     evaluations take the other keys of `[sampling]`, such as `max_tokens`, as they are. Without `search`, an agent that
-    searches plays them as its base does, so that they tell what the policy itself has learned.
+    searches plays them as its base does, so that they tell what the policy itself has learned. `seats` says which
+    models take the seats in evaluations, where that is not as `[seats]` says for training.
     """
 
     tasks: Annotated[int, Range(1)] = 64
@@ -65,6 +66,7 @@ class Evaluation:
     min_p: Annotated[float, Range(0, 1)] = 0.0
     every: Annotated[int, Range(0)] = 0
     search: bool = True
+    seats: Seats | None = None
 
     def params(self, sampling: Sampling) -> SamplingParams:
         """Returns the sampling parameters of evaluations in a run with these of training."""
@@ -165,6 +167,11 @@ class Recipe:
     curriculum: Annotated[CurriculumConfig, Kind("curriculum")] = field(default_factory=Cycle)
     evaluation: Evaluation = field(default_factory=Evaluation)
     record: Record = field(default_factory=Record)
+
+    @property
+    def seated(self) -> frozenset[str]:
+        """Returns the models that take seats beside the policy, in training or in evaluations."""
+        return self.seats.others | (self.evaluation.seats.others if self.evaluation.seats is not None else frozenset())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,6 +46,8 @@ PASS_COLUMNS = frozenset({"entropy", "critic"})  # what every backend's forward 
 def check_needs(recipe: Recipe) -> None:
     """Refuses a stage whose estimator or losses need what nothing provides, and a critic that nothing reads."""
     recipe.seats.check(recipe.env)
+    if recipe.evaluation.seats is not None:
+        recipe.evaluation.seats.check(recipe.env, "evaluation.seats")
     pass_columns = PASS_COLUMNS | (
         recipe.backend.pass_columns if isinstance(recipe.backend, HasPassColumns) else frozenset()
     )

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 from sojourn.abilities import Forgets, Measured, PartLoad, ReportsParts
 from sojourn.protocols import Sampler
-from sojourn.train.seating import POLICY
+from sojourn.train.snapshots import POLICY
 from sojourn.types import FloatArray, Prompt, Sample, SamplingParams
 
 
 @dataclass
 class RoutedSampler:
-    """Samples from the policy, or from that of `others` which `SamplingParams.model` names. What it says of itself is
-    the policy's; it is closed with all of them."""
+    """Samples from the policy, or from that of `others` which `SamplingParams.model` names; snapshots of the policy
+    come and go among these. What it says of itself is the policy's; it is closed with all of them."""
 
     policy: Sampler
     others: Mapping[str, Sampler]

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from sojourn.abilities import (
-    HasNote,
     Observes,
     ObservesEvaluations,
     ReleasesResources,
@@ -24,14 +23,11 @@ from sojourn.protocols import Source, Stateful, Stream
 from sojourn.record import checkpoint, metrics
 from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.diagnosis import LiveDiagnosis
-from sojourn.record.episodes import vocabulary
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
-from sojourn.record.run_status import CHAT_FORMAT
 from sojourn.record.run_weights import BEFORE, best_evaluation, mark_best
 from sojourn.record.stopped import Stopped, record_stop, stopped_stages
 from sojourn.record.summary import Summary, summarise
-from sojourn.render import pieces
 from sojourn.rewards.reward_cache import ALL_SLOTS
 from sojourn.train import early_stop
 from sojourn.train.assemble import Components, assemble
@@ -45,8 +41,9 @@ from sojourn.train.named_models import check_contexts, open_models
 from sojourn.train.recipe import Recipe, Stage, all_streams
 from sojourn.train.repeats import why_skipped
 from sojourn.train.resume import checkpoint_to_resume, truncate_metrics
+from sojourn.train.run_facts import write_facts
 from sojourn.train.step_metrics import drift, live_origin, metrics_of, step_metrics
-from sojourn.train.weights import identities, initial_weights, keep_initial, restore_initial
+from sojourn.train.weights import initial_weights, keep_initial, restore_initial
 from sojourn.types import Episode, Group, Score
 
 
@@ -78,7 +75,9 @@ class StageRun:
         components.source = source = stage.groups.bind(components, stage.name, stage.steps, seen)
         if previous is not None:
             previous.hand_over(stage.streams)
-        return cls(run, number, stage, source)
+        begun = cls(run, number, stage, source)
+        components.seating.begin(stage.name, begun._steps_before, stage.groups)
+        return begun
 
     def hand_over(self, streams: Sequence[Stream]) -> None:
         """Copies the state of this stage's streams into equal streams of the next, and closes those of this stage."""
@@ -179,6 +178,7 @@ class StageRun:
     def _observe(self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> None:
         """Tells the curriculum, and a source that keeps groups, what was played for a step."""
         self.run.components.curriculum.observe(groups, scores)
+        self.run.components.seating.observe(self._steps_before + self.step + 1, groups)
         if isinstance(self.source, Observes):
             self.source.observe(groups, scores)
 
@@ -191,6 +191,7 @@ class StageRun:
             "reward": components.rewards.reward,
         }
         parts |= {"groups": self.source, "estimator": stage.estimator}
+        parts |= {"seats": components.seating} if components.seating.pools else {}
         parts |= {f"streams.{stream.provides}": stream for stream in stage.streams}
         parts |= {f"losses.{number}": loss for number, loss in enumerate(stage.losses)}
         return {name: part for name, part in parts.items() if isinstance(part, Stateful)}
@@ -216,6 +217,7 @@ class StageRun:
             values["drift"] = await drift(run.components.trainer, result.groups, step, count, origin)
         run.sinks.write(step, stage.name, values)
         run.display.step(step, values)
+        await run.components.seating.end_step(self._steps_before + step + 1, run.components.trainer)
         self.spent = self.spent.more(values)
         every, due, within = run.recipe.evaluation.every, run.recipe.record.checkpoint_every, step + 1 < stage.steps
         evaluated = stage.trains and within and bool(every) and (step + 1) % every == 0
@@ -284,7 +286,9 @@ class StageRun:
         state = {"stage": self.number, "step": step, "parts": parts, "models": run.folder.models, "full": full}
         write = functools.partial(run.components.trainer.save, weights_only=not full)
         keep = 0 if ended else run.recipe.record.keep
-        return checkpoint.save(run.folder.checkpoints, self._steps_before + step, write, state, keep=keep, mark=ended)
+        saved = checkpoint.save(run.folder.checkpoints, self._steps_before + step, write, state, keep=keep, mark=ended)
+        run.components.seating.prune(saved.step)
+        return saved
 
 
 @dataclass(frozen=True)
@@ -312,7 +316,10 @@ class Run:
             await check_groups(self.recipe, runner.renderer, runner.max_context, runner.family)
             await initial_weights(self.components)
             keep_initial(self.components, self.folder)
+            await self.components.seating.begin_run(self.folder.path, self.components.trainer)
             await self.evaluate(BEFORE, BEFORE, 0)
+        else:
+            await self.components.seating.resume(self.folder.path, resumed.step)
         for earlier in self.folder.evaluations() if resumed is not None else ():
             self.display.recall(earlier["name"], Summary.from_json(earlier["summary"]))
         present: StageRun | None = None
@@ -382,11 +389,7 @@ async def run_recipe(
         async with assemble(recipe) as components:
             await open_models(recipe, components.trainer)
             check_contexts(recipe, components.trainer, components.renderer, components.runner.max_context)
-            folder.write_json("models.json", identities(recipe))
-            if isinstance(components.renderer, HasNote):
-                folder.write_json(CHAT_FORMAT, components.renderer.note)
-            if (known := pieces.of(components.renderer)) is not None:
-                vocabulary.write(folder.path, known)
+            write_facts(folder, recipe, components.renderer)
             with EpisodeStore(folder.path, write=True) as store:
                 writer, components.episodes = EpisodeWriter(store, folder.blobs), store
                 run = Run(recipe, folder, display, components, writer, sinks)

@@ -167,7 +167,7 @@ def test_seats_may_be_named(tmp_path):
 
 
 def test_seats_are_drawn_alike_for_all_plays_of_a_group_and_differ_between_groups():
-    seating = Seats(opponents=("a", "b", "c")).bind(3)
+    seating = Seating(Seats(opponents=("a", "b", "c")), 3)
     drawn = [
         {tuple(seating(f"rl/{slot}/0/{n}", seat, SEATS) for seat in SEATS) for n in range(4)} for slot in range(64)
     ]
