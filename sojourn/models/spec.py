@@ -54,11 +54,12 @@ class ServedModel:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshots:
-    """Earlier versions of the policy, which take seats beside it. The weights that the run begins with, and those after
-    each `every` steps of training, are kept in the run folder; a play may meet the newest `keep` of them.
+    """Earlier versions of the policy, which take seats beside it. The weights that the run begins with are kept in the
+    run folder, and those after each `every` steps of training. A play may meet the newest `keep` of them; the model
+    that it meets is called by the name of the table and the step, such as past@40.
 
-    `choose` says how one is drawn for each group of plays: "uniform"; "latest"; or, by prioritised fictitious self-play
-    (Vinyals et al. 2019, "Grandmaster level in StarCraft II using multi-agent reinforcement learning", methods),
+    `choose` says how one is drawn for each group of plays: "uniform"; "latest"; or by prioritised fictitious self-play
+    (Vinyals et al. 2019, "Grandmaster level in StarCraft II using multi-agent reinforcement learning", methods):
     "pfsp_hard", in proportion to (1 - w)^2 of the policy's win rate w against each, or "pfsp_variance", in proportion
     to w (1 - w). A play is won if the policy's rewards in it add up to more than the snapshot's; a draw counts half.
     Each win rate begins as if one play had been won and one lost, which the paper leaves open.
@@ -73,7 +74,7 @@ class Snapshots:
 class FrozenModel:
     """A model beside the policy that is never trained, such as a teacher. `name`, `revision` and `dtype` are as in
     `[model]`. Instead of a `name` it may have `weights`, those of another run as in `[model]`: its model is then that
-    run's, adapters included. Or it has an `endpoint`, the server that is asked for its log-probabilities; or
+    run's, adapters included. Or it has an `endpoint`, the server that is asked for its log-probabilities. Or it has
     `snapshots`, which make it a pool of the policy's own earlier versions."""
 
     name: Annotated[str, Text(r"[^\0]*", "the name of a model, or nothing")] = ""

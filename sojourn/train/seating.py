@@ -41,10 +41,10 @@ class Clock(NamedTuple):
 class Seats:
     """Says which models take the seats of a world, by their names in `[models]`, or "policy". `models` gives some for
     each seat, of which one is drawn for each group of plays. With `opponents` instead, the policy takes one seat, of
-    one group the first, of the next the second, and so on, and one of the opponents, drawn anew, takes each other seat.
-    Seats for which neither says anything are the policy's. The plays of a group have the same models in the same seats,
-    so that their returns can be compared, and an evaluation has the same each time. Only the policy's trajectories are
-    trained. Where an expert plays, it takes all seats.
+    one group the first, of the next the second, and so on, and one of the opponents, drawn anew, takes each other seat;
+    "policy" may be one of them. Seats for which neither says anything are the policy's. The plays of a group have the
+    same models in the same seats, so that their returns can be compared, and an evaluation has the same each time, but
+    for snapshots. Only the policy's trajectories are trained. Where an expert plays, it takes all seats.
     """
 
     models: Mapping[str, tuple[Annotated[str, NONBLANK], ...]] = field(default_factory=dict[str, tuple[str, ...]])
@@ -85,7 +85,9 @@ class Seats:
 
     def most_trained(self, seats: Sequence[str]) -> int:
         """Returns how many of these seats the policy takes at most."""
-        return 1 if self.opponents else sum(POLICY in self.models.get(seat, (POLICY,)) for seat in seats)
+        if self.opponents:
+            return len(seats) if POLICY in self.opponents else 1
+        return sum(POLICY in self.models.get(seat, (POLICY,)) for seat in seats)
 
 
 @dataclass

@@ -94,6 +94,14 @@ def test_only_the_policys_trajectories_are_trained(run):
         assert {one.model for one in group.trajectories} == {"policy"}
 
 
+def test_the_policy_may_be_among_its_opponents(tmp_path):
+    """In a group of its own, in which both seats are trained, and as many as that may be divided."""
+    words = ["seats.opponents=['past','policy']", "stages.0.steps=1", "stages.0.minibatches=32"]
+    path = trained_run.train(tmp_path / "run", *words, recipe=RECIPE)
+    counts = {len(group.trajectories) for group in groups_of(path)}
+    assert counts == {2, 4}
+
+
 def test_the_newest_may_be_met_alone(tmp_path):
     path = trained_run.train(tmp_path / "run", "models.past.snapshots.choose=latest", "stages.0.steps=3", recipe=RECIPE)
     assert met_by_step(path) == [{0}, {1}, {2}]
