@@ -21,6 +21,7 @@ from sojourn.tasks import Generated
 from sojourn.timeline import Timeline
 from sojourn.train.assemble import Components
 from sojourn.train.recipe import Recipe
+from sojourn.train.seating import Seating, Seats
 from sojourn.types import (
     Message,
     Observation,
@@ -112,6 +113,7 @@ def components(world: Any, sampler: Any = None) -> Components:
         runner=runner,
         rewards=RewardCache(Native()),
         curriculum=curriculum,
+        seating=Seating(Seats(), 0),
         timeline=timeline,
     )
 
