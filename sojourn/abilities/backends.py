@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
-from sojourn.protocols import EnvFamily, Renderer, RendererConfig, Sampler, Trainer
+from sojourn.protocols import EnvFamily, Opened, Renderer, RendererConfig, Sampler, Trainer
 from sojourn.types import Batch, FloatArray, IntArray, Prompt, Trajectory
 
 if TYPE_CHECKING:
     from sojourn.models.prompt_scorer import PromptScorer
     from sojourn.models.spec import Critic, Model
     from sojourn.optim import Optim
+    from sojourn.timeline import Timeline
 
 
 class ValueModel(Protocol):
@@ -178,6 +179,12 @@ class OpensPlayers(Protocol):
     ) -> Sampler:
         """Opens a model, with the weights of a run's checkpoint where they are given; whoever asked for it closes it.
         Its samples end as the policy's do, as the renderer says."""
+        ...
+
+    def open_learner(
+        self, name: str, model: Model, seed: int, policy: Model, renderer: Renderer, timeline: Timeline
+    ) -> Opened:
+        """Opens a model that is trained, too, beside the policy."""
         ...
 
 

@@ -173,6 +173,7 @@ async def load_weights(
 ) -> LoadedWeights:
     """Gives trainer and sampler the weights of a run, or those that the recipe starts from; returns what they are."""
     from sojourn.record.run_weights import BEFORE, find_weights
+    from sojourn.train import trained_models
     from sojourn.train.weights import initial_weights
 
     # looked for when all is open, since a run in progress deletes old checkpoints
@@ -180,8 +181,8 @@ async def load_weights(
     if found is None:
         await initial_weights(components)
     else:
-        components.trainer.load(found.weights, weights_only=True)
-        await components.trainer.publish()
+        trained_models.load(components.trainers, found.weights, weights_only=True)
+        await trained_models.publish(components.trainers)
     step = found.step if found is not None else 0
     await components.seating.evaluate(run.folder if run is not None else None, step, components.trainer)
     return LoadedWeights(f"step {step}" if found is not None else BEFORE if run else "as it is", step)

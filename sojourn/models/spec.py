@@ -72,9 +72,10 @@ class Snapshots:
 
 @dataclass(frozen=True, kw_only=True)
 class FrozenModel:
-    """A model beside the policy that is never trained, such as a teacher. `name`, `revision` and `dtype` are as in
-    `[model]`. Instead of a `name` it may have `weights`, those of another run as in `[model]`: its model is then that
-    run's, adapters included. Or it has an `endpoint`, the server that is asked for its log-probabilities. Or it has
+    """A model beside the policy, such as a teacher or an opponent. `name`, `revision` and `dtype` are as in `[model]`.
+    Instead of a `name` it may have `weights`, those of another run as in `[model]`: its model is then that run's,
+    adapters included. It is never trained, but by stages that name it among their `learners`: then of its weights all,
+    or with `lora` its adapters. Or it has an `endpoint`, the server that is asked for its log-probabilities. Or it has
     `snapshots`, which make it a pool of the policy's own earlier versions."""
 
     name: Annotated[str, Text(r"[^\0]*", "the name of a model, or nothing")] = ""
@@ -83,8 +84,11 @@ class FrozenModel:
     weights: str = ""
     endpoint: ServedModel | None = None
     snapshots: Snapshots | None = None
+    lora: Lora | None = None
 
     def __post_init__(self) -> None:
+        if self.lora is not None and not self.name:
+            raise ValueError("lora without a name: a run's model has that run's adapters, if any: leave it out")
         own = f"name = '{self.name}', weights = '{self.weights}', revision = '{self.revision}', dtype = '{self.dtype}'"
         named = bool(self.name or self.revision or self.weights or self.dtype != "auto")
         if self.snapshots is not None:

@@ -13,10 +13,10 @@ from sojourn.blame import Action, Blame, EnvCall
 from sojourn.errors import ActionError, BudgetError, ConfigError, WorldError
 from sojourn.event_loop import cancelled
 from sojourn.protocols import AgentContext, Env, Seat
-from sojourn.rollout.answers import checked_observation, checked_step
 from sojourn.rollout.limits import Limits, call_env
 from sojourn.timeline import Timeline
 from sojourn.types import Ending, Message, Observation, Step, Trajectory
+from sojourn.world_answers import checked_observation, checked_step
 
 MOVE, LOST = "move", "lost"  # in the info of a turn: its number in the episode; 1 if its action broke the world
 

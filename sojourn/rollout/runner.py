@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any
@@ -67,6 +67,7 @@ class Runner:
     timeline: Timeline = field(default_factory=Timeline)
     critic: ValueModel | None = None  # for agents and branching rules that ask it
     model_of: ModelOf = lambda label, seat, seats: "policy"
+    trained: Collection[str] = ("policy",)  # the models that learn in the run
     _recent: deque[str | None] = field(default_factory=lambda: deque(maxlen=100))
     # by environment: how many plays it has room for (and by the copies of each), and how they end
     _world_places: dict[tuple[int, int], Places] = field(default_factory=dict[tuple[int, int], Places])
@@ -187,7 +188,7 @@ class Runner:
         seeded = params if name == "agent" else replace(params, seed=seed_of(params.seed, name))
         return AgentContext(
             name=name, renderer=self.renderer, sampler=sampler, params=replace(seeded, model=model),
-            max_context=self.max_context, trainable=model == seeded.model,
+            max_context=self.max_context, trainable=model in self.trained,
         )  # fmt: skip
 
     def count(self, episode: Episode, *, again: bool = False) -> None:

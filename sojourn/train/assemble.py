@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -17,7 +17,7 @@ from sojourn.tasks.listed import listed
 from sojourn.timeline import Timeline
 from sojourn.train.named_models import open_players
 from sojourn.train.recipe import Recipe
-from sojourn.train.seating import Seating
+from sojourn.train.seating import POLICY, Seating
 from sojourn.types import SamplingParams
 
 
@@ -27,7 +27,8 @@ class Components:
 
     recipe: Recipe
     renderer: Renderer
-    trainer: Trainer
+    trainer: Trainer  # of the policy
+    trainers: Mapping[str, Trainer]  # of all models that learn, by their names
     sampler: Sampler
     runner: Runner
     rewards: RewardCache
@@ -51,9 +52,9 @@ async def assemble(recipe: Recipe) -> AsyncIterator[Components]:
     """
     timeline = Timeline()
     backend = recipe.backend.open(recipe.model, recipe.renderer, recipe.seed, timeline, recipe.critic)
-    sampler = backend.sampler
+    sampler, trainers = backend.sampler, {POLICY: backend.trainer}
     try:
-        sampler, pools = await open_players(recipe, backend)
+        sampler, pools, trainers = await open_players(recipe, backend, timeline)
         seating = Seating(recipe.seats, recipe.seed, recipe.evaluation.seats, pools)
         family = recipe.backend.place(recipe.env) if isinstance(recipe.backend, PlacesWorlds) else recipe.env
         async with open_world(family, recipe.rollout.limits):
@@ -68,6 +69,7 @@ async def assemble(recipe: Recipe) -> AsyncIterator[Components]:
                 critic=None if recipe.critic is None else AskedCritic(backend.trainer),
                 timeline=timeline,
                 model_of=seating,
+                trained=frozenset(trainers),
             )
             tasks = listed(recipe.env, recipe.curriculum.split)
             curriculum = bound_curriculum(recipe.curriculum, recipe.env, tasks, recipe.seed)
@@ -75,6 +77,7 @@ async def assemble(recipe: Recipe) -> AsyncIterator[Components]:
                 recipe=recipe,
                 renderer=backend.renderer,
                 trainer=backend.trainer,
+                trainers=trainers,
                 sampler=sampler,
                 runner=runner,
                 rewards=RewardCache(recipe.reward),
@@ -84,4 +87,5 @@ async def assemble(recipe: Recipe) -> AsyncIterator[Components]:
             )
     finally:
         await sampler.close()
-        backend.trainer.close()
+        for trainer in trainers.values():
+            trainer.close()

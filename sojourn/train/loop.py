@@ -1,9 +1,10 @@
-"""The training loop. Imitation and RL, on-policy and overlapped runs differ in their components, not in the loop."""
+"""The training loop. Imitation and RL, on-policy and overlapped runs, and those of several models that learn differ in
+their components, not in the loop."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sojourn.abilities import Learns, frozen, reads_critic
 from sojourn.batch import Aggregate, choose, to_batch
@@ -11,40 +12,57 @@ from sojourn.filters import apply_filters
 from sojourn.protocols import Estimator, Filter, Loss, Renderer, Source, Stream, Trainer
 from sojourn.rewards.reward_cache import ALL_SLOTS, RewardCache, ScoredGroup
 from sojourn.streams.trainer_passes import TrainerPasses
-from sojourn.types import Credit, Group, Score, Streams
+from sojourn.types import Credit, Episode, Group, SamplingParams, Score, Streams
 
 
 @dataclass(frozen=True)
-class StepResult:
-    """Holds what a step is recorded by. `groups` were trained; `played` also has redrawn and filtered groups."""
+class Update:
+    """Holds what a model was trained on in a step: groups that have its trajectories alone as trainable ones."""
 
     groups: Sequence[Group]
     scores: Sequence[Sequence[Score]]
     credit: Sequence[Sequence[Credit]]
     streams: Streams
     metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """Holds what a step is recorded by: the groups that it took, with their scores; what each model was trained on, by
+    its name; and all groups that were `played`, redrawn and filtered ones included."""
+
+    groups: Sequence[Group]
+    scores: Sequence[Sequence[Score]]
+    updates: Mapping[str, Update]
     played: Sequence[ScoredGroup]
 
 
-@dataclass(kw_only=True)
-class StageLoop:
-    """Holds the components that train one stage of a run."""
+@dataclass(frozen=True, kw_only=True)
+class Learner:
+    """Trains one model on the trajectories that it took."""
 
-    steps: int
-    source: Source
-    rewards: RewardCache
-    streams: Sequence[Stream]
+    trainer: Trainer
     estimator: Estimator
     losses: Sequence[Loss]
+    streams: Sequence[Stream] = ()
     aggregate: Aggregate
-    trainer: Trainer
-    observe: Callable[[Sequence[Group], Sequence[Sequence[Score]]], None]  # tells curricula, replay buffers ...
-    on_step_end: Callable[[int, StepResult], Awaitable[bool]]  # records; evaluates when due; True ends the stage
     minibatches: int = 1
-    start: int = 0
     filters: Sequence[Filter] = ()
     renderer: Renderer | None = None  # for streams that render texts which were not sampled
-    slots_end: Callable[[int], int] = lambda step: ALL_SLOTS  # a step records the groups of slots below this number
+    model: str = SamplingParams.model
+
+    async def update(self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> Update:
+        """Filters the groups, reads streams, computes credit, makes a batch, and updates the model."""
+        kept, kept_scores = apply_filters(self.filters, *taken_by(self.model, groups, scores))
+        streams, learned = await self.read_streams(kept, kept_scores)
+        credit = self.estimator(kept, kept_scores, streams)
+        batch = to_batch(kept, credit, streams, aggregate=self.aggregate, losses=self.losses)
+        passes: list[Mapping[str, float]] = []
+        for minibatch in batch.minibatches(self.minibatches, constant=self.aggregate.by == "constant"):
+            chosen = await choose(minibatch, self.losses, self.trainer)
+            pass_metrics = await self.trainer.forward_backward(chosen, self.losses)
+            passes.append({**pass_metrics, **await self.trainer.optim_step()})
+        return Update(kept, kept_scores, credit, streams, {**_combined(passes), **learned})
 
     async def read_streams(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]
@@ -57,26 +75,56 @@ class StageLoop:
         return values, {f"{name}_{key}": value for name, metrics in learned.items() for key, value in metrics.items()}
 
 
+@dataclass(kw_only=True)
+class StageLoop:
+    """Holds the components that train one stage of a run."""
+
+    steps: int
+    source: Source
+    rewards: RewardCache
+    learners: Sequence[Learner]
+    observe: Callable[[Sequence[Group], Sequence[Sequence[Score]]], None]  # tells curricula, replay buffers ...
+    on_step_end: Callable[[int, StepResult], Awaitable[bool]]  # records; evaluates when due; True ends the stage
+    start: int = 0
+    slots_end: Callable[[int], int] = lambda step: ALL_SLOTS  # a step records the groups of slots below this number
+
+
 async def train(stage: StageLoop) -> None:
-    """Trains steps `stage.start` to `stage.steps`. Each step takes groups, scores and filters them, reads streams,
-    computes credit, makes a batch, updates the model, publishes it, and records what happened."""
+    """Trains steps `stage.start` to `stage.steps`. Each step takes groups and scores them, updates every model that
+    learns, publishes them together, and records what happened."""
     for step in range(stage.start, stage.steps):
-        updates: list[Mapping[str, float]] = []
         groups = await stage.source.take(step)
         scores = await stage.rewards(groups)
-        kept, kept_scores = apply_filters(stage.filters, groups, scores)
-        streams, learned = await stage.read_streams(kept, kept_scores)
-        credit = stage.estimator(kept, kept_scores, streams)
-        batch = to_batch(kept, credit, streams, aggregate=stage.aggregate, losses=stage.losses)
-        for minibatch in batch.minibatches(stage.minibatches, constant=stage.aggregate.by == "constant"):
-            chosen = await choose(minibatch, stage.losses, stage.trainer)
-            pass_metrics = await stage.trainer.forward_backward(chosen, stage.losses)
-            updates.append({**pass_metrics, **await stage.trainer.optim_step()})
-        metrics = {**_combined(updates), **learned, "version": await stage.trainer.publish()}
+        updates = {learner.model: await learner.update(groups, scores) for learner in stage.learners}
+        for learner in stage.learners:
+            version, update = await learner.trainer.publish(), updates[learner.model]
+            updates[learner.model] = replace(update, metrics={**update.metrics, "version": version})
         played = stage.rewards.pop(groups, below=stage.slots_end(step))
         stage.observe([scored.group for scored in played], [scored.scores for scored in played])
-        if await stage.on_step_end(step, StepResult(kept, kept_scores, credit, streams, metrics, played)):
+        if await stage.on_step_end(step, StepResult(groups, scores, updates, played)):
             return
+
+
+def taken_by(
+    model: str, groups: Sequence[Group], scores: Sequence[Sequence[Score]]
+) -> tuple[Sequence[Group], Sequence[Sequence[Score]]]:
+    """Returns the groups in which a model took trajectories, with these alone as trainable ones, and their scores."""
+    if all(one.model == model for group in groups for one in group.trajectories):
+        return groups, scores
+
+    def own(episode: Episode) -> Episode:
+        kept = (replace(one, trainable=one.trainable and one.model == model) for one in episode.trajectories)
+        return replace(episode, trajectories=tuple(kept))
+
+    pairs = [
+        (
+            replace(group, episodes=tuple(map(own, group.episodes))),
+            [score for score, one in zip(of_group, group.trajectories, strict=True) if one.model == model],
+        )
+        for group, of_group in zip(groups, scores, strict=True)
+    ]
+    kept = [(group, own_scores) for group, own_scores in pairs if own_scores]
+    return [group for group, _ in kept], [own_scores for _, own_scores in kept]
 
 
 def _combined(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:

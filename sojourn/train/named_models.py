@@ -16,6 +16,7 @@ from sojourn.abilities import (
     OpensPlayers,
     ScoresTokens,
     asked_models,
+    reads_critic,
 )
 from sojourn.composite import with_bases
 from sojourn.config.registry import construct
@@ -26,9 +27,10 @@ from sojourn.protocols import Opened, Renderer, Sampler, Trainer
 from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.run import RunFolder
 from sojourn.record.run_weights import NamedRun, find_weights
+from sojourn.timeline import Timeline
 from sojourn.train.recipe import Recipe, Stage
 from sojourn.train.routed_sampler import RoutedSampler
-from sojourn.train.snapshots import SnapshotPool
+from sojourn.train.snapshots import POLICY, SnapshotPool
 
 OF_THE_POLICY = frozenset({"policy", "reference"})  # the present weights, and those that the stage began with
 RESERVED = OF_THE_POLICY | {"critic"}
@@ -99,11 +101,41 @@ def _check_seated(recipe: Recipe) -> None:
                 f"seats: models.{name} is behind an endpoint, which scores tokens and takes no seat: give it a name or "
                 "weights"
             )
+    _check_learning(recipe)
     if recipe.seated and not (isinstance(recipe.backend, OpensPlayers) and recipe.backend.opens_players):
         raise ConfigError(
             f"seats: {type(recipe.backend).__name__} opens no models that sample beside the policy: use backend = "
             "{name = 'torch'}"
         )
+
+
+def _check_learning(recipe: Recipe) -> None:
+    """Refuses models that cannot learn beside the policy, and adapters of those that do not."""
+    for stage in recipe.stages:
+        for name, own in stage.of_models().items():
+            if name == POLICY and name not in stage.learners:
+                continue
+            where = f"stages.{stage.name}.learners.{name}"
+            if name in RESERVED:
+                raise ConfigError(f"{where}: '{name}' is the run's own model, which every stage trains: leave it out")
+            if name not in recipe.seats.others:
+                raise ConfigError(
+                    f"{where}: the model takes no seat in training, so that it would have nothing to learn from: name "
+                    f"it in [seats], such as seats.opponents = ['{name}']"
+                )
+            if recipe.models[name].snapshots is not None:
+                raise ConfigError(f"{where}: snapshots are earlier versions of the policy, which do not learn")
+            if asked := sorted(model for stream in own.streams for model in asked_models(stream)):
+                raise ConfigError(f"{where}: its streams ask the model '{asked[0]}', which only the policy's may")
+            reading = [loss for loss in own.losses if "critic" in loss.needs]
+            for part in (*reading, *filter(reads_critic, own.streams)):
+                raise ConfigError(f"{where}: {type(part).__name__} needs a critic, which only the policy has")
+    for name, model in recipe.models.items():
+        if model.lora is not None and name not in recipe.learning:
+            raise ConfigError(
+                f"models.{name}.lora: no stage trains this model: name it among the learners of a stage, such as "
+                f"learners = {{ {name} = {{}} }}, or leave lora out"
+            )
 
 
 def check_endpoints(recipe: Recipe) -> None:
@@ -189,18 +221,21 @@ async def open_models(recipe: Recipe, trainer: Trainer) -> None:
 
 
 class Players(NamedTuple):
-    """The sampler of the policy and of all models that take seats beside it, and the pools of its own snapshots."""
+    """The sampler of the policy and of all models that take seats beside it, the pools of its own snapshots, and the
+    trainers of all models that learn, the policy's first."""
 
     sampler: Sampler
     pools: Mapping[str, SnapshotPool]
+    trainers: Mapping[str, Trainer]
 
 
-async def open_players(recipe: Recipe, opened: Opened) -> Players:
+async def open_players(recipe: Recipe, opened: Opened, timeline: Timeline) -> Players:
     """Opens the models that take seats beside the policy. Snapshots are opened as they are made."""
     players: dict[str, Sampler] = {}
+    trainers = {POLICY: opened.trainer}
     seated = recipe.seated
     if not seated:
-        return Players(opened.sampler, {})
+        return Players(opened.sampler, {}, trainers)
     backend = recipe.backend
     assert isinstance(backend, OpensPlayers), "`check_names` comes first"
 
@@ -209,7 +244,10 @@ async def open_players(recipe: Recipe, opened: Opened) -> Players:
 
     try:
         for name, found in find_models(recipe).items():
-            if name in seated:
+            if name in recipe.learning:
+                learner = backend.open_learner(name, found.model, found.seed, recipe.model, opened.renderer, timeline)
+                players[name], trainers[name] = learner.sampler, learner.trainer
+            elif name in seated:
                 players[name] = await backend.open_player(
                     name, found.model, found.weights, found.seed, recipe.model, opened.renderer
                 )
@@ -222,7 +260,7 @@ async def open_players(recipe: Recipe, opened: Opened) -> Players:
         for name, model in recipe.models.items()
         if model.snapshots is not None
     }
-    return Players(RoutedSampler(opened.sampler, players), pools)
+    return Players(RoutedSampler(opened.sampler, players), pools, trainers)
 
 
 def check_contexts(recipe: Recipe, trainer: Trainer, renderer: Renderer, max_context: int) -> None:
@@ -252,7 +290,8 @@ def model_identities(recipe: Recipe) -> dict[str, str]:
 
 def _find(where: str, model: FrozenModel, seed: int) -> FoundModel:
     if not model.weights:
-        return FoundModel(Model(name=model.name, revision=model.revision, dtype=model.dtype), seed, None)
+        own = Model(name=model.name, revision=model.revision, dtype=model.dtype, lora=model.lora)
+        return FoundModel(own, seed, None)
     path, name = NamedRun.parse(model.weights)
     if not (path / "config.toml").is_file():
         raise RecordError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
@@ -35,7 +36,7 @@ from sojourn.sources.context import SourceContext
 from sojourn.sources.slots import Slots
 from sojourn.train.early_stop import EarlyStop
 from sojourn.train.repeats import Repeat
-from sojourn.train.seating import Seats
+from sojourn.train.seating import POLICY, Seats
 from sojourn.types import SamplingParams
 
 NAME = Text(r"[A-Za-z0-9._-]{1,64}", "1 to 64 of the characters a-z, A-Z, 0-9, '-', '_' and '.'")
@@ -106,6 +107,20 @@ class Record:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LearnerConfig:
+    """Says how a stage trains a model of `[models]` that sits beside the policy, on the trajectories that it took
+    itself. A key that is left out is as the stage has it for the policy; the model has its own optimiser and its own
+    state of all components in any case."""
+
+    estimator: Annotated[Estimator | None, Kind("estimator")] = None
+    losses: Annotated[tuple[Loss, ...] | None, Kind("loss")] = None
+    streams: Annotated[tuple[Stream, ...] | None, Kind("stream")] = None
+    aggregate: Aggregate | None = None
+    minibatches: Annotated[int | None, Range(1, 1024)] = None
+    optim: Optim | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stage:
     """Configures one stage of training: where its groups come from, which estimator assigns their credit, and which
     losses are minimised.
@@ -114,7 +129,7 @@ class Stage:
     on what it collected, by groups = {name = "earlier"}. It has no losses, not even those that all stages share, and no
     evaluation of its own. Its streams that learn are trained, so that it can train a value model alone, on recorded
     groups as well. With `restart`, a stage begins with the weights that the run began with, not with those of the stage
-    before.
+    before. `learners` are the models beside the policy that the stage trains as well, by their names in `[models]`.
     """
 
     name: Annotated[str, STAGE_NAME] = "train"
@@ -130,6 +145,7 @@ class Stage:
     early_stop: EarlyStop = field(default_factory=EarlyStop)
     trains: bool = True
     restart: bool = False
+    learners: Mapping[str, LearnerConfig] = field(default_factory=dict[str, LearnerConfig])
 
     def __post_init__(self) -> None:
         if not self.trains:
@@ -137,10 +153,27 @@ class Stage:
         elif not self.losses:
             raise ValueError("no losses: give at least one, such as losses = [{name = 'ppo'}]")
 
+    def of_models(self) -> dict[str, Stage]:
+        """Returns the stage as it is for each model that learns in it, by its name, the policy's first."""
+        return {POLICY: self} | {name: self._of(learner) for name, learner in self.learners.items()}
+
+    def _of(self, learner: LearnerConfig) -> Stage:
+        own = copy.deepcopy(self)  # as components may have state
+        return replace(
+            own,
+            estimator=own.estimator if learner.estimator is None else learner.estimator,
+            losses=own.losses if learner.losses is None else learner.losses,
+            streams=own.streams if learner.streams is None else learner.streams,
+            aggregate=learner.aggregate or own.aggregate,
+            minibatches=learner.minibatches or own.minibatches,
+            optim=learner.optim or own.optim,
+            learners={},
+        )
+
     def _check_collects(self) -> None:
         """Refuses what would have no effect in a stage that does not train."""
         untrained = {"losses": not self.losses, "minibatches": self.minibatches == 1, "optim": self.optim == Optim()}
-        untrained["early_stop"] = not self.early_stop.evaluates
+        untrained |= {"early_stop": not self.early_stop.evaluates, "learners": not self.learners}
         for key in (key for key, unset in untrained.items() if not unset):
             raise ValueError(f"{key} has no effect with trains = false: leave it out, or let the stage train")
 
@@ -172,6 +205,11 @@ class Recipe:
     def seated(self) -> frozenset[str]:
         """Returns the models that take seats beside the policy, in training or in evaluations."""
         return self.seats.others | (self.evaluation.seats.others if self.evaluation.seats is not None else frozenset())
+
+    @property
+    def learning(self) -> frozenset[str]:
+        """Returns the models beside the policy that a stage trains."""
+        return frozenset(name for stage in self.stages for name in stage.learners)
 
 
 @dataclass(frozen=True, kw_only=True)

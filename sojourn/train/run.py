@@ -6,20 +6,18 @@ import copy
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 from sojourn.abilities import (
     Observes,
     ObservesEvaluations,
-    ReleasesResources,
     group_size,
     live_width,
     origin_of,
     parts_of,
 )
-from sojourn.batch.weigh import weigh
 from sojourn.display import Display
-from sojourn.protocols import Source, Stateful, Stream
+from sojourn.protocols import Source, Stateful
 from sojourn.record import checkpoint, metrics
 from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.diagnosis import LiveDiagnosis
@@ -29,7 +27,7 @@ from sojourn.record.run_weights import BEFORE, best_evaluation, mark_best
 from sojourn.record.stopped import Stopped, record_stop, stopped_stages
 from sojourn.record.summary import Summary, summarise
 from sojourn.rewards.reward_cache import ALL_SLOTS
-from sojourn.train import early_stop
+from sojourn.train import early_stop, trained_models
 from sojourn.train.assemble import Components, assemble
 from sojourn.train.driver_load import recorded_parts
 from sojourn.train.early_stop import Spent
@@ -38,11 +36,14 @@ from sojourn.train.evaluate import evaluate, panel
 from sojourn.train.group_checks import check_groups
 from sojourn.train.loop import StageLoop, StepResult, train
 from sojourn.train.named_models import check_contexts, open_models
-from sojourn.train.recipe import Recipe, Stage, all_streams
+from sojourn.train.recipe import Recipe, Stage
 from sojourn.train.repeats import why_skipped
 from sojourn.train.resume import checkpoint_to_resume, truncate_metrics
 from sojourn.train.run_facts import write_facts
+from sojourn.train.seating import POLICY
+from sojourn.train.stage_learners import StageLearners
 from sojourn.train.step_metrics import drift, live_origin, metrics_of, step_metrics
+from sojourn.train.trained_models import trained_by_all
 from sojourn.train.weights import initial_weights, keep_initial, restore_initial
 from sojourn.types import Episode, Group, Score
 
@@ -55,6 +56,7 @@ class StageRun:
     number: int
     stage: Stage
     source: Source
+    learners: StageLearners
     step: int = 0  # the one that is being made, under which a failure is recorded
     errors_before: int = 0  # failed episodes before the present step
     spent: Spent = field(default_factory=Spent)  # by the steps that are done
@@ -68,26 +70,15 @@ class StageRun:
     def begin(cls, run: Run, number: int, previous: StageRun | None) -> StageRun:
         """Begins the optimisers and the source of a stage, whose streams take over from those of the previous one."""
         stage, components = run.recipe.stages[number], run.components
-        streams = all_streams(run.recipe.record, stage)
-        wants_reference = any(stream.reference for stream in streams) or run.measures_drift(stage)
-        components.trainer.begin(stage.optim, stage.steps * stage.minibatches, reference=wants_reference)
         seen = sum(earlier.groups.tasks(earlier.steps) for earlier in run.recipe.stages[:number])
         components.source = source = stage.groups.bind(components, stage.name, stage.steps, seen)
+        learners = StageLearners(stage.of_models(), components, run.recipe.record)
+        learners.begin(measures_drift=run.measures_drift(stage))
         if previous is not None:
-            previous.hand_over(stage.streams)
-        begun = cls(run, number, stage, source)
+            previous.learners.hand_over(learners)
+        begun = cls(run, number, stage, source, learners)
         components.seating.begin(stage.name, begun._steps_before, stage.groups)
         return begun
-
-    def hand_over(self, streams: Sequence[Stream]) -> None:
-        """Copies the state of this stage's streams into equal streams of the next, and closes those of this stage."""
-        own = {stream.provides: stream for stream in self.stage.streams}
-        for stream in streams:
-            if isinstance(stream, Stateful) and (same := own.get(stream.provides)) == stream:
-                stream.restore(cast(Stateful, same).state())
-        for stream in own.values():
-            if isinstance(stream, ReleasesResources):
-                stream.close()
 
     async def train(self, resumed: Checkpoint | None) -> None:
         """Trains the steps that are not done yet and evaluates. Where an error ends the stage, what failed until then
@@ -105,15 +96,14 @@ class StageRun:
 
     async def _resume(self, resumed: Checkpoint, *, ended: bool) -> None:
         """Restores the weights and every component from a checkpoint of this stage, which may be that of its end."""
-        trainer, states = self.run.components.trainer, resumed.state()["parts"]
-        trainer.load(resumed.weights, weights_only=ended)
+        trainers, states = self.run.components.trainers, resumed.state()["parts"]
+        trained_models.load(trainers, resumed.weights, weights_only=ended)
         for name, part in self._stateful().items():
             if not ended or name in states:
                 what = f"'{name}' ({type(part).__name__}) in {resumed.path}"
                 with checkpoint.restoring(what, f"the stage '{self.stage.name}'"):
                     part.restore(states[name])
-        trainer.version -= 1  # published again below, under the number it had
-        await trainer.publish()
+        await trained_models.publish(trainers, again=True)
 
     async def _train(self, start: int, end: int) -> None:
         run, stage = self.run, self.stage
@@ -156,20 +146,13 @@ class StageRun:
         return self.stage.steps
 
     def _loop(self, start: int, end: int) -> StageLoop:
-        run, stage, components = self.run, self.stage, self.run.components
+        stage, components = self.stage, self.run.components
         return StageLoop(
             steps=end,
             start=start,
             source=self.source,
             rewards=components.rewards,
-            filters=stage.filters,
-            streams=all_streams(run.recipe.record, stage),
-            estimator=stage.estimator,
-            losses=stage.losses,
-            aggregate=stage.aggregate,
-            minibatches=stage.minibatches if stage.trains else 0,
-            trainer=components.trainer,
-            renderer=components.renderer,
+            learners=self.learners.learners(),
             observe=self._observe,
             on_step_end=self._end_step,
             slots_end=lambda step: (step + 1) * live_width(stage.groups) if self.live else ALL_SLOTS,
@@ -184,16 +167,10 @@ class StageRun:
 
     def _stateful(self) -> dict[str, Stateful]:
         """Returns all stateful components, by the names under which a checkpoint stores them."""
-        components, stage = self.run.components, self.stage
-        parts = {
-            "trainer": components.trainer,
-            "curriculum": components.curriculum,
-            "reward": components.rewards.reward,
-        }
-        parts |= {"groups": self.source, "estimator": stage.estimator}
+        components = self.run.components
+        parts = {"curriculum": components.curriculum, "reward": components.rewards.reward, "groups": self.source}
+        parts |= self.learners.parts()
         parts |= {"seats": components.seating} if components.seating.pools else {}
-        parts |= {f"streams.{stream.provides}": stream for stream in stage.streams}
-        parts |= {f"losses.{number}": loss for number, loss in enumerate(stage.losses)}
         return {name: part for name, part in parts.items() if isinstance(part, Stateful)}
 
     def _truncate_records(self, start: int) -> None:
@@ -214,7 +191,7 @@ class StageRun:
         if run.measures_drift(stage):
             count = run.recipe.record.drift_groups
             origin = live_origin(stage.groups)
-            values["drift"] = await drift(run.components.trainer, result.groups, step, count, origin)
+            values["drift"] = await drift(run.components.trainer, result.updates[POLICY].groups, step, count, origin)
         run.sinks.write(step, stage.name, values)
         run.display.step(step, values)
         await run.components.seating.end_step(self._steps_before + step + 1, run.components.trainer)
@@ -248,16 +225,16 @@ class StageRun:
         Episodes that were not played live are recorded when they are first seen; later passes only name them.
         """
         known = set[str]()
+        by_all = trained_by_all(result, self.learners.aggregates())
         if not all(part.live for part in parts_of(self.stage.groups)):
-            taken = [*result.groups, *(scored.group for scored in result.played)]
+            taken = [*by_all.groups, *(scored.group for scored in result.played)]
             await self.run.writer.finish()  # what it still writes is known, too
             known = self.run.writer.store.holds(self.stage.name, (e.id for g in taken for e in g.episodes))
-        new = [n for n, group in enumerate(result.groups) if group.episodes[0].id not in known]
-        trained: list[Any] = [[column[n] for n in new] for column in (result.groups, result.scores, result.credit)]
-        reused = [group for group in result.groups if group.episodes[0].id in known]
-        streams = {**result.streams, "weight": weigh(result.groups, self.stage.aggregate)}
-        columns = {name: [values[n] for n in new] for name, values in streams.items()}
-        done = known | {episode.id for group in result.groups for episode in group.episodes}
+        new = [n for n, group in enumerate(by_all.groups) if group.episodes[0].id not in known]
+        trained: list[Any] = [[column[n] for n in new] for column in (by_all.groups, by_all.scores, by_all.credit)]
+        reused = [group for group in by_all.groups if group.episodes[0].id in known]
+        columns = {name: [values[n] for n in new] for name, values in by_all.streams.items()}
+        done = known | {episode.id for group in by_all.groups for episode in group.episodes}
         rest = [s.select([n for n, e in enumerate(s.group.episodes) if e.id not in done]) for s in result.played]
         untrained = [scored for scored in rest if scored.group.episodes]
         others = [[scored.group for scored in untrained], [scored.scores for scored in untrained]]
@@ -284,7 +261,7 @@ class StageRun:
         kept = {n: p for n, p in self._stateful().items() if not (bare and n.startswith("streams."))}
         parts = {name: part.state() for name, part in kept.items()}
         state = {"stage": self.number, "step": step, "parts": parts, "models": run.folder.models, "full": full}
-        write = functools.partial(run.components.trainer.save, weights_only=not full)
+        write = functools.partial(trained_models.save, run.components.trainers, weights_only=not full)
         keep = 0 if ended else run.recipe.record.keep
         saved = checkpoint.save(run.folder.checkpoints, self._steps_before + step, write, state, keep=keep, mark=ended)
         run.components.seating.prune(saved.step)
@@ -334,7 +311,7 @@ class Run:
                 await present.train(resumed if begun else None)
         finally:
             if present is not None:
-                present.hand_over(())
+                present.learners.hand_over(None)
         return {e["name"]: Summary.from_json(e["summary"]) for e in self.folder.evaluations()}
 
     def _skips(self, stage: str) -> bool:

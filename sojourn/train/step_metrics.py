@@ -12,11 +12,13 @@ import numpy as np
 from sojourn.abilities import Measured, origin_of, parts_of
 from sojourn.batch.flatten import flatten
 from sojourn.protocols import Source, SourceConfig, Trainer
+from sojourn.rewards.reward_cache import ScoredGroup
 from sojourn.search_cost import spent_tokens
 from sojourn.sources.slots import Signal, Slots, has_zero_signal
 from sojourn.train.assemble import Components
-from sojourn.train.loop import StepResult
+from sojourn.train.loop import StepResult, Update, taken_by
 from sojourn.train.recipe import Stage
+from sojourn.train.seating import POLICY
 from sojourn.types import Group, Score, Stop, Turn
 
 
@@ -32,15 +34,14 @@ def step_metrics(
 
     `errors_before` is the number of failed episodes before the step.
     """
-    live, signal, origin = stage.groups.live, _signal_of(stage.groups), live_origin(stage.groups)
+    live = stage.groups.live
     counts = count_metrics(result)
     spent = components.timeline.take()
     seconds = sum(spent.values())
     return {
-        **result.metrics,
-        **(policy_metrics(result, int(result.metrics["version"]) - 1, signal, origin) if live else {}),
+        **model_metrics(result, stage.groups),
         **counts,
-        **origin_metrics(result.groups, stage.groups),
+        **origin_metrics(result.updates[POLICY].groups, stage.groups),
         "errors": components.runner.errors - errors_before,
         **(metrics_of(components.sampler) if live else {}),
         **metrics_of(source),
@@ -50,6 +51,16 @@ def step_metrics(
         "seconds_step": seconds,
         "episodes_per_s": counts["episodes"] / max(seconds, 1e-9),
     }
+
+
+def model_metrics(result: StepResult, source: SourceConfig[Any]) -> dict[str, float]:
+    """Returns the metrics of all models that learn; each name of one beside the policy begins with its own."""
+    metrics: dict[str, float] = {}
+    for model, update in result.updates.items():
+        of = "" if model == POLICY else f"{model}_"
+        own = policy_metrics(model, update, result.played, source) if source.live else {}
+        metrics |= {f"{of}{name}": value for name, value in {**update.metrics, **own}.items()}
+    return metrics
 
 
 def _signal_of(groups: SourceConfig[Any]) -> Signal:
@@ -93,17 +104,19 @@ def origin_metrics(groups: Sequence[Group], source: SourceConfig[Any]) -> dict[s
     return {f"groups_of_{origin}": float(counts[origin]) for origin in origins} if len(origins) > 1 else {}
 
 
-def policy_metrics(result: StepResult, version: int, signal: Signal, origin: str) -> dict[str, float]:
-    """Returns how the policy did in all episodes that it played for a step, and the lags of the trained groups.
-
-    `version` is the number of the weights that the step began with; `signal` says by what a group has a signal, and
-    `origin` which groups the policy played.
-    """
-    played = [scored for scored in result.played if scored.group.origin == origin]
+def policy_metrics(
+    model: str, update: Update, all_played: Sequence[ScoredGroup], source: SourceConfig[Any]
+) -> dict[str, float]:
+    """Returns how a model that learns did in all episodes that were played for a step, and the lags of the groups that
+    it was trained on."""
+    signal, origin, version = _signal_of(source), live_origin(source), int(update.metrics["version"]) - 1
+    live = [scored for scored in all_played if scored.group.origin == origin]
+    own = taken_by(model, [scored.group for scored in live], [scored.scores for scored in live])
+    played = [ScoredGroup(group, list(scores)) for group, scores in zip(*own, strict=True)]
     groups = [scored.group for scored in played]
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
-    samples = [turn.sample for group in result.groups for turn in _turns(group)]
+    samples = [turn.sample for group in update.groups for turn in _turns(group)]
     lags = [version - sample.versions.oldest for sample in samples if sample.versions.oldest >= 0]
     return {
         "success": _mean([float(trajectory.success) for trajectory in trajectories]),

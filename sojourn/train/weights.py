@@ -10,8 +10,10 @@ from sojourn.record.atomic import new_folder
 from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.run import RunFolder
 from sojourn.record.run_weights import NamedRun, find_weights
-from sojourn.train.named_models import described, model_identities
+from sojourn.train import trained_models
+from sojourn.train.named_models import described, find_models, model_identities
 from sojourn.train.recipe import ModelRecipe, Recipe
+from sojourn.train.seating import POLICY
 
 if TYPE_CHECKING:
     from sojourn.train.assemble import Components
@@ -46,19 +48,24 @@ async def initial_weights(components: Components) -> None:
         components.trainer.load(found.weights, weights_only=True)
     if found is not None or components.recipe.model.lora:
         await components.trainer.publish()
+    others = find_models(components.recipe)
+    for model, trainer in components.trainers.items():
+        if model != POLICY and (weights := others[model].weights) is not None:
+            trainer.load(weights, weights_only=True)
+            await trainer.publish()
 
 
 def keep_initial(components: Components, folder: RunFolder) -> None:
     """Saves the weights that a run begins with, where a later stage begins with them again."""
     if any(stage.restart for stage in components.recipe.stages[1:]):
         with new_folder(folder.path / INITIAL, replace=True) as temporary:
-            components.trainer.save(temporary, weights_only=True)
+            trained_models.save(components.trainers, temporary, weights_only=True)
 
 
 async def restore_initial(components: Components, folder: RunFolder) -> None:
     """Loads the weights that a run began with into trainer and sampler."""
-    components.trainer.load(folder.path / INITIAL, weights_only=True)
-    await components.trainer.publish()
+    trained_models.load(components.trainers, folder.path / INITIAL, weights_only=True)
+    await trained_models.publish(components.trainers)
 
 
 def _check_critic(recipe: Recipe, found: Checkpoint) -> None:

@@ -294,6 +294,18 @@ class Torch:
             await engine.publish(lora.merged(export.with_weights(loaded.model, model.lora, weights)), 1)
         return engine
 
+    def open_learner(
+        self, name: str, model: Model, seed: int, policy: Model, renderer: Renderer, timeline: Timeline
+    ) -> Opened:
+        """Opens a model that is trained, too, beside the policy (`OpensPlayers`)."""
+        from sojourn.backends.torch.models import loading
+
+        loaded = self.load(model, seed)
+        _require_same_vocabulary(name, model, loaded.tokenizer, loading.tokenizer(policy.name, policy.revision))
+        engine = self.open_sampler(loaded, model, renderer.stops, timeline)
+        trainer = self.open_trainer(loaded, model, seed, engine.publish, timeline)
+        return Opened(trainer, engine, renderer, min(self.max_context, loaded.max_context))
+
     async def open_endpoint(self, name: str, scorer: PromptScorer, policy: Model, trainer: Trainer) -> None:
         """Checks what a server says of its model against the policy; then the trainer may ask it."""
         from sojourn.backends.torch.models import loading
