@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 from sojourn.protocols import AgentContext, Env, EnvFamily, Seat
-from sojourn.types import Episode, Message, Task
+from sojourn.types import Episode, Message, Observation, Task
 
 
 @runtime_checkable
@@ -199,6 +199,30 @@ class Relabels(Protocol):
     """
 
     def relabelled(self, episode: Episode) -> Sequence[Task]: ...
+
+
+class MeasuredPolicy(Protocol):
+    """The policy, as a world may ask how it acts.
+
+    Returns the probabilities of the actions that the last observation lists (`Observation.choices`), in their order.
+    `seen` is what a seat has seen and done since the play began: observations, and after each but the last the action,
+    one of those that it lists.
+    """
+
+    async def __call__(self, seat: str, seen: Sequence[Observation | str]) -> Sequence[float]: ...
+
+
+@runtime_checkable
+class MeasuresPolicy(Protocol):
+    """A world that measures a policy as a whole, such as how far it is from an equilibrium.
+
+    `measure` returns numbers by name, none where it cannot, and evaluations record them. It may ask `policy` for many
+    things at once; it plays no episode, and uses nothing that `open` opens. It is not asked where nothing can tell the
+    probabilities, as with an agent that does not sample among listed actions; where that shows only in what it asks,
+    `policy` raises, and nothing is measured.
+    """
+
+    async def measure(self, policy: MeasuredPolicy) -> Mapping[str, float]: ...
 
 
 @runtime_checkable

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sojourn.abilities import Forgets
 from sojourn.errors import InfrastructureError, failure_and_place
+from sojourn.record.summary import Summary, summarise
 from sojourn.rewards.reward_cache import score_group, scored_or_failed
 from sojourn.sources.experts import expert_sampler
 from sojourn.tasks.listed import listed
+from sojourn.train.policy_measures import policy_measures
 from sojourn.types import Group, Score, Task
 
 if TYPE_CHECKING:
@@ -21,10 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvaluationPlays:
-    """Holds the groups that an evaluation played, and their scores."""
+    """Holds the groups that an evaluation played, their scores, and what the worlds measured of the policy."""
 
     groups: list[Group]
     scores: list[list[Score]]
+    measures: Mapping[str, float]
+
+    def summary(self) -> Summary:
+        return replace(summarise(self.groups, self.scores), measures=self.measures)
 
 
 def panel(components: Components) -> Sequence[Task]:
@@ -34,7 +40,8 @@ def panel(components: Components) -> Sequence[Task]:
 
 
 async def evaluate(components: Components, label: str, expert: bool = False) -> EvaluationPlays:
-    """Plays the recipe's panel; `label` begins the ids of its episodes, and seeds their sampling."""
+    """Plays the recipe's panel, and has the worlds measure the policy, where it is no expert that plays. `label` begins
+    the ids of the episodes, and seeds their sampling."""
     config = components.recipe.evaluation
     params = config.params(components.recipe.sampling)
     options: dict[str, Any] = {}
@@ -47,6 +54,7 @@ async def evaluate(components: Components, label: str, expert: bool = False) -> 
         for slot, task in enumerate(panel(components))
     ]
     groups = await asyncio.gather(*plays)
+    measures = {} if expert else await policy_measures(components)
     if isinstance(components.sampler, Forgets):
         await components.sampler.forget()  # so that training continues as it would after a restart
     require_plays(groups)
@@ -54,7 +62,7 @@ async def evaluate(components: Components, label: str, expert: bool = False) -> 
     scored = await asyncio.gather(*(scored_or_failed(reward, group) for group in groups))
     groups = [group for group, _ in scored]
     require_plays(groups)
-    return EvaluationPlays(groups, [scores for _, scores in scored])
+    return EvaluationPlays(groups, [scores for _, scores in scored], measures)
 
 
 def require_plays(groups: Sequence[Group]) -> None:

@@ -30,7 +30,7 @@ from sojourn.record.run import RunFolder
 from sojourn.record.run_status import CHAT_FORMAT
 from sojourn.record.run_weights import BEFORE, best_evaluation, mark_best
 from sojourn.record.stopped import Stopped, record_stop, stopped_stages
-from sojourn.record.summary import Summary, summarise
+from sojourn.record.summary import Summary
 from sojourn.render import pieces
 from sojourn.rewards.reward_cache import ALL_SLOTS
 from sojourn.train import early_stop
@@ -356,7 +356,7 @@ class Run:
             raise
         await self.writer.start(label, step, [done.groups, done.scores])
         await self.writer.finish()
-        summary = summarise(done.groups, done.scores)
+        summary = done.summary()
         self.folder.add_evaluation(name, stage, step, summary)
         self.display.evaluation(name, summary)
         if isinstance(self.components.curriculum, ObservesEvaluations):
