@@ -53,7 +53,8 @@ class Evaluation:
     A run is evaluated before, between and after its stages, and inside a stage after each `every` steps (0: never).
     `temperature = 0` decodes greedily. `temperature`, `top_p`, `top_k` and `min_p` replace those of `[sampling]`;
     evaluations take the other keys of `[sampling]`, such as `max_tokens`, as they are. Without `search`, an agent that
-    searches plays them as its base does, so that they tell what the policy itself has learned.
+    searches plays them as its base does, so that they tell what the policy itself has learned. Worlds that can measure
+    the policy as a whole do so, too, where the agent samples among the actions that they list, and does not search.
     """
 
     tasks: Annotated[int, Range(1)] = 64
