@@ -33,7 +33,7 @@ from sojourn.rollout.limits import Limits
 from sojourn.rollout.runner import Rollout
 from sojourn.searchers.critique import Critique
 from sojourn.train.early_stop import EarlyStop
-from sojourn.train.recipe import Evaluation, Recipe, Record, Stage
+from sojourn.train.recipe import Evaluation, LearnerConfig, Recipe, Record, Stage
 from sojourn.train.repeats import Repeat
 from sojourn.train.seating import Seats
 
@@ -54,6 +54,7 @@ RUN: Mapping[str, type] = {
 }
 STAGES: Mapping[str, type] = {
     "stages": Stage,
+    "learners": LearnerConfig,
     "aggregate": Aggregate,
     "optim": Optim,
     "lookahead": Lookahead,

@@ -114,7 +114,8 @@ class Display:
         self._print(
             f"evaluation {name}: success {overall.success.percent}, "
             f"reward {number(overall.reward.mean)} [{number(overall.reward.low)}, {number(overall.reward.high)}], "
-            f"{overall.episodes} episodes of {overall.tasks} tasks"
+            + "".join(f"{measure} {number(value)}, " for measure, value in summary.measures.items())
+            + f"{overall.episodes} episodes of {overall.tasks} tasks"
             + (f", {summary.errors} errors" * bool(summary.errors))
         )
         if summary.full_contexts:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from numbers import Real
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -31,3 +32,15 @@ def as_finite(value: Any) -> float | None:
     except OverflowError:
         return None
     return number if abs(number) <= LARGEST else None
+
+
+def finite_by_name(value: Any) -> dict[str, float] | None:
+    """Returns a table of numbers by name as floats, or None for what is no such table or has other numbers."""
+    if not isinstance(value, Mapping):
+        return None
+    found: dict[str, float] = {}
+    for name, number in cast("Mapping[Any, Any]", value).items():
+        if not isinstance(name, str) or (known := as_finite(number)) is None:
+            return None
+        found[name] = known
+    return found

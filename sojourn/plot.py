@@ -29,11 +29,20 @@ CHARACTER = 0.009  # the width of a character of a stage's name, as a fraction o
 STEP_METRICS = {"loss", "version"}  # of which every step of a stage has one; a stage that does not train has no loss
 KL = {"drift": "KL from the\nstage's start", "kl": "KL (nats)"}  # the first of these that was recorded is drawn
 MAX_STREAMS = 4  # that learn beside the policy, each with a panel of its own
+MAX_MEASURES = 4  # of the policy as a whole, each with a panel of its own
 
 
 class Series(NamedTuple):
     x: NDArray[np.float64]
     y: NDArray[np.float64]
+
+
+class Measured(NamedTuple):
+    """What worlds measured of the policy as a whole after the steps of a stage, by name."""
+
+    stage: str
+    step: int
+    values: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,7 @@ class Curve:
     name: str
     lines: tuple[metrics.Line, ...]
     evaluations: tuple[tuple[str, int, Estimate], ...]  # stage, steps done in it, success
+    measures: tuple[Measured, ...] = ()
 
     def series(self, name: str, starts: Mapping[str, int]) -> Series:
         points = [
@@ -56,22 +66,26 @@ class Curve:
 def curve(run_folders: Sequence[Path], out: Path) -> None:
     """Draws success over training, and evaluations with their 95% intervals, to a PNG.
 
-    Panels below show entropy, KL, and the error of a critic and of streams that learn, on data that they have not
-    learnt from yet. Several folders are seeds of one recipe: a line is their mean, in a band from the lowest to the
-    highest seed, and evaluations have a t interval over seeds. A stage is drawn if it has a loss; an evaluation is at
-    the start of its stage plus the steps done in it. Raises RecordError if `out` is no PNG or cannot be written; then
-    the file is unchanged.
+    Panels below show entropy, KL, the error of a critic and of streams that learn, on data that they have not learnt
+    from yet, and what worlds measure of the policy as a whole. Several folders are seeds of one recipe: a line is their
+    mean, in a band from the lowest to the highest seed, and evaluations have a t interval over seeds. A stage is drawn
+    if it has a loss; an evaluation is at the start of its stage plus the steps done in it. Raises RecordError if `out`
+    is no PNG or cannot be written; then the file is unchanged.
     """
     new_figure = figure_class(out)
     _require_seeds([RunFolder.read(Path(folder)) for folder in run_folders])
     curves = read_curves(run_folders)
     starts, end = stage_starts(curves)
     lower = _lower_names({name for one in curves for line in one.lines for name in line.values})
-    figure = new_figure(figsize=(8, 4 + len(lower)), dpi=120, layout="constrained")
-    panels = figure.subplots(1 + len(lower), 1, sharex=True, height_ratios=[3.2, *[1] * len(lower)])
+    measures = sorted({name for one in curves for measured in one.measures for name in measured.values})[:MAX_MEASURES]
+    below = len(lower) + len(measures)
+    figure = new_figure(figsize=(8, 4 + below), dpi=120, layout="constrained")
+    panels = figure.subplots(1 + below, 1, sharex=True, height_ratios=[3.2, *[1] * below])
     _success(panels[0], curves, starts)
-    for panel, (name, label) in zip(panels[1:], lower.items(), strict=True):
+    for panel, (name, label) in zip(panels[1:], lower.items(), strict=False):
         _lower(panel, curves, starts, name, label)
+    for panel, name in zip(panels[1 + len(lower) :], measures, strict=True):
+        _measure(panel, curves, starts, name)
     for panel in panels:
         frame(panel, starts)
     for stage, start in _with_room(starts, end).items():
@@ -157,13 +171,15 @@ def smooth(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _read(folder: Path) -> Curve:
     run = RunFolder.read(folder)
-    evaluations = []
+    evaluations, measures = [], []
     for evaluation in run.evaluations():
         if "same_as" in evaluation:
             continue  # it was measured once, before
-        success = Summary.from_json(evaluation["summary"]).overall.success
-        evaluations.append((str(evaluation["stage"]), int(evaluation["step"]), success))
-    return Curve(folder.resolve().name, tuple(metrics.read(folder / "metrics.jsonl")), tuple(evaluations))
+        summary, at = Summary.from_json(evaluation["summary"]), (str(evaluation["stage"]), int(evaluation["step"]))
+        evaluations.append((*at, summary.overall.success))
+        measures.append(Measured(*at, summary.measures))
+    lines = tuple(metrics.read(folder / "metrics.jsonl"))
+    return Curve(folder.resolve().name, lines, tuple(evaluations), tuple(measures))
 
 
 def stage_starts(curves: Sequence[Curve]) -> tuple[dict[str, int], int]:
@@ -224,6 +240,21 @@ def _evaluations(panel: Any, curves: Sequence[Curve], starts: Mapping[str, int])
     label = f"evaluation, mean of {len(curves)} seeds (95%)" if several else "evaluation (95%)"
     y = [e.mean for e in drawn]
     panel.errorbar(x, y, yerr=[low, high], fmt="D-", color=EVALUATION, markersize=5, capsize=3, lw=1, label=label)
+
+
+def _measure(panel: Any, curves: Sequence[Curve], starts: Mapping[str, int], name: str) -> None:
+    """Draws what a world measured at each evaluation: of one run, or of several seeds and their mean."""
+    at: dict[int, list[float]] = defaultdict(list)
+    for one in curves:
+        for stage, step, values in one.measures:
+            if name in values:
+                at[starts.get(stage, 0) + step].append(values[name])
+    for x, values in at.items() if len(curves) > 1 else ():
+        panel.plot([x] * len(values), values, "_", color=EVALUATION, alpha=0.6, markersize=8)
+    x = sorted(at)
+    panel.plot(x, [float(np.mean(at[k])) for k in x], "D-", color=EVALUATION, markersize=4, lw=1)
+    panel.set_ylabel(name.replace("_", " "), fontsize=8)
+    panel.tick_params(labelsize=8)
 
 
 def _lower(panel: Any, curves: Sequence[Curve], starts: Mapping[str, int], name: str, label: str) -> None:

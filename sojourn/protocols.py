@@ -69,7 +69,7 @@ class EnvFamily(Protocol):
     (lazy where tasks are generated: see `sojourn.tasks.Generated`). The splits share no task.
 
     Optional: `Opens`, `Closes`, `HasCapacity`, `HasSeats`, `HasLowestReward`, `HasRisks`, `HasWorlds`, `Relabels`,
-    `ReportsParts`, and a class variable `about` (`sojourn.envs.about.About`), what the world says of itself.
+    `MeasuresPolicy`, `ReportsParts`, and a class variable `about` (`sojourn.envs.about.About`): what it says of itself.
     """
 
     def tasks(self, split: str) -> Sequence[Task]: ...

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 from sojourn.protocols import AgentContext, Env, EnvFamily, Seat
-from sojourn.types import Episode, Message, Task
+from sojourn.types import Episode, Message, Observation, Task
 
 
 @runtime_checkable
@@ -199,6 +199,27 @@ class Relabels(Protocol):
     """
 
     def relabelled(self, episode: Episode) -> Sequence[Task]: ...
+
+
+MeasuredPolicy = Callable[[str, Sequence[Observation | str]], Coroutine[Any, Any, Sequence[float]]]
+"""The policy, as a world may ask how it acts: see `MeasuresPolicy`."""
+
+
+@runtime_checkable
+class MeasuresPolicy(Protocol):
+    """A world that measures a policy as a whole, such as how far it is from an equilibrium.
+
+    `measure` returns numbers by name, none where it cannot, and evaluations record them. `await policy(seat, seen)`
+    returns the probabilities of the actions that the last observation lists (`Observation.choices`), in their order.
+    `seen` is what the seat has seen and done since the play began: observations, and after each but the last the action
+    that it took there, one of those that are listed. Many such questions may be asked at once. `measure` plays no
+    episode, and uses nothing that `open` opens.
+
+    It is not called where nothing can tell the probabilities, as with an agent that searches. Where that shows only in
+    what is asked, as with one that does not sample among listed actions, `policy` raises, and nothing is measured.
+    """
+
+    async def measure(self, policy: MeasuredPolicy) -> Mapping[str, float]: ...
 
 
 @runtime_checkable

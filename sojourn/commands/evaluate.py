@@ -118,7 +118,6 @@ async def evaluate_run(
     from sojourn.display import Display
     from sojourn.plot_search import search_curve
     from sojourn.record.run_weights import find_weights
-    from sojourn.record.summary import summarise
     from sojourn.train.assemble import assemble
     from sojourn.train.evaluate import evaluate as play_panel
     from sojourn.train.evaluate import panel
@@ -140,7 +139,7 @@ async def evaluate_run(
                 for name, components.runner.agent in agents.items():
                     display.evaluating(name, len(panel(components)) * resolved.recipe.evaluation.samples)
                     done = await play_panel(components, STAGE, expert)
-                    summaries[name] = summarise(done.groups, done.scores)
+                    summaries[name] = done.summary()
                     display.evaluation(name, summaries[name])
     finally:
         if failures.episodes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -36,13 +36,15 @@ ESTIMATES = ("success", "reward", "turns", "tokens", "malformed")
 @dataclass(frozen=True)
 class Summary:
     """The numbers of an evaluation: overall, by world and by tag. `errors` episodes failed and are not in them;
-    `full_contexts` of the others ended because their context was full."""
+    `full_contexts` of the others ended because their context was full. `measures` are what worlds measure of the policy
+    as a whole (`MeasuresPolicy`), by name."""
 
     overall: TaskStatistics
     envs: Mapping[str, TaskStatistics]
     tags: Mapping[str, TaskStatistics]
     errors: int = 0
     full_contexts: int = 0
+    measures: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def to_json(self) -> dict[str, Any]:
         """Returns strict JSON, in which numbers that are not finite are null and the numbers k of pass@k are text."""
@@ -52,6 +54,7 @@ class Summary:
             "tags": {name: _statistics_json(statistics) for name, statistics in self.tags.items()},
             "errors": self.errors,
             "full_contexts": self.full_contexts,
+            "measures": dict(self.measures),
         }
 
     @classmethod
@@ -62,7 +65,13 @@ class Summary:
             tags={name: _statistics_from(statistics) for name, statistics in data["tags"].items()},
             errors=data["errors"],
             full_contexts=data.get("full_contexts", 0),  # runs of older versions did not count them
+            measures={str(name): float(value) for name, value in data.get("measures", {}).items()},
         )
+
+
+def measure_names(summaries: Iterable[Summary]) -> list[str]:
+    """Returns the names of what worlds measured of the policy in any of these evaluations."""
+    return sorted({name for summary in summaries for name in summary.measures})
 
 
 class _Play(NamedTuple):

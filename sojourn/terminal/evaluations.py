@@ -10,7 +10,8 @@ from rich.cells import cell_len
 from rich.table import Table
 
 from sojourn.intervals import Estimate
-from sojourn.record.summary import Summary, TaskStatistics
+from sojourn.record.summary import Summary, measure_names
+from sojourn.terminal.numbers import number
 
 Row = tuple[str, list[str]]  # a label, and a cell for each summary
 LONGEST = "tasks / episodes"  # of the labels that are always there
@@ -20,7 +21,8 @@ MAX_NAME = 13  # characters of a name in a line; a longer one is folded
 def side_by_side(summaries: Mapping[str, Summary], title: str = "", *, brief: bool = False) -> Table:
     """Returns a table with a column for each summary: overall numbers first, then success by world and by tag.
 
-    With `brief` it has only success, pass@k and reward. Long names are folded, so that the numbers have room.
+    With `brief` it has only success, pass@k, reward, and what worlds measure of the policy. Long names are folded, so
+    that the numbers have room.
     """
     sections = _sections(list(summaries.values()), brief)
     table = Table(
@@ -41,7 +43,7 @@ def side_by_side(summaries: Mapping[str, Summary], title: str = "", *, brief: bo
 
 def _sections(columns: Sequence[Summary], brief: bool) -> list[list[Row]]:
     """Returns the rows of the table: overall numbers, then success by world and by tag where there are several."""
-    overall = _overall_rows([summary.overall for summary in columns], brief)
+    overall = _overall_rows(columns, brief)
     if brief:
         return [overall]
     if any(summary.errors for summary in columns):
@@ -57,12 +59,18 @@ def _sections(columns: Sequence[Summary], brief: bool) -> list[list[Row]]:
     return sections
 
 
-def _overall_rows(columns: Sequence[TaskStatistics], brief: bool) -> list[Row]:
+def _measure(summary: Summary, name: str) -> str:
+    return number(summary.measures[name]) if name in summary.measures else ""
+
+
+def _overall_rows(summaries: Sequence[Summary], brief: bool) -> list[Row]:
+    columns = [summary.overall for summary in summaries]
     ks = sorted({k for column in columns for k in column.pass_at if k > 1})
     rows = [
         ("success", [column.success.percent for column in columns]),
         *((f"pass@{k}", [column.pass_at[k].percent if k in column.pass_at else "" for column in columns]) for k in ks),
         ("reward", [_interval(column.reward) for column in columns]),
+        *((name, [_measure(summary, name) for summary in summaries]) for name in measure_names(summaries)),
     ]
     if brief:
         return rows

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sojourn.abilities import Forgets
 from sojourn.errors import InfrastructureError, failure_and_place
+from sojourn.record.summary import Summary, summarise
 from sojourn.rewards.reward_cache import score_group, scored_or_failed
 from sojourn.sources.experts import expert_sampler
 from sojourn.tasks.listed import listed
+from sojourn.train.loop import taken_by
+from sojourn.train.policy_measures import policy_measures
+from sojourn.train.seating import POLICY
 from sojourn.types import Group, Score, Task
 
 if TYPE_CHECKING:
@@ -21,10 +25,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvaluationPlays:
-    """Holds the groups that an evaluation played, and their scores."""
+    """Holds the groups that an evaluation played, their scores, and what the worlds measured of the policy.
+    `models` are those that learn in the run."""
 
     groups: list[Group]
     scores: list[list[Score]]
+    measures: Mapping[str, float]
+    models: Collection[str] = (POLICY,)
+
+    def summary(self) -> Summary:
+        """Returns the numbers of the policy's trajectories; of other models that learn, the means of success and reward
+        are among the measures."""
+        measures = dict(self.measures)
+        for model in self.models:
+            groups, scores = taken_by(model, self.groups, self.scores)
+            if model != POLICY and groups:
+                overall = summarise(groups, scores).overall
+                measures |= {f"{model}_success": overall.success.mean, f"{model}_reward": overall.reward.mean}
+        return replace(summarise(*taken_by(POLICY, self.groups, self.scores)), measures=measures)
 
 
 def panel(components: Components) -> Sequence[Task]:
@@ -34,7 +52,8 @@ def panel(components: Components) -> Sequence[Task]:
 
 
 async def evaluate(components: Components, label: str, expert: bool = False) -> EvaluationPlays:
-    """Plays the recipe's panel; `label` begins the ids of its episodes, and seeds their sampling."""
+    """Plays the recipe's panel, and has the worlds measure the policy, where it is no expert that plays. `label` begins
+    the ids of the episodes, and seeds their sampling."""
     config = components.recipe.evaluation
     params = config.params(components.recipe.sampling)
     options: dict[str, Any] = {}
@@ -47,6 +66,7 @@ async def evaluate(components: Components, label: str, expert: bool = False) -> 
         for slot, task in enumerate(panel(components))
     ]
     groups = await asyncio.gather(*plays)
+    measures = {} if expert else await policy_measures(components)
     if isinstance(components.sampler, Forgets):
         await components.sampler.forget()  # so that training continues as it would after a restart
     require_plays(groups)
@@ -54,7 +74,7 @@ async def evaluate(components: Components, label: str, expert: bool = False) -> 
     scored = await asyncio.gather(*(scored_or_failed(reward, group) for group in groups))
     groups = [group for group, _ in scored]
     require_plays(groups)
-    return EvaluationPlays(groups, [scores for _, scores in scored])
+    return EvaluationPlays(groups, [scores for _, scores in scored], measures, components.trainers.keys())
 
 
 def require_plays(groups: Sequence[Group]) -> None:

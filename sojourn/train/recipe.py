@@ -54,8 +54,10 @@ class Evaluation:
     A run is evaluated before, between and after its stages, and inside a stage after each `every` steps (0: never).
     `temperature = 0` decodes greedily. `temperature`, `top_p`, `top_k` and `min_p` replace those of `[sampling]`;
     evaluations take the other keys of `[sampling]`, such as `max_tokens`, as they are. Without `search`, an agent that
-    searches plays them as its base does, so that they tell what the policy itself has learned. `seats` says which
-    models take the seats in evaluations, where that is not as `[seats]` says for training.
+    searches plays them as its base does, so that they tell what the policy itself has learned. Worlds that can measure
+    the policy as a whole do so, too, where the agent samples among the actions that they list, and does not search.
+    `seats` says which models take the seats in evaluations, where that is not as `[seats]` says for training. Success
+    and reward are the policy's; those of other models that learn are told beside them.
     """
 
     tasks: Annotated[int, Range(1)] = 64
@@ -109,8 +111,9 @@ class Record:
 @dataclass(frozen=True, kw_only=True)
 class LearnerConfig:
     """Says how a stage trains a model of `[models]` that sits beside the policy, on the trajectories that it took
-    itself. A key that is left out is as the stage has it for the policy; the model has its own optimiser and its own
-    state of all components in any case."""
+    itself. Its `estimator`, `losses`, `streams`, `aggregate`, `minibatches` and `optim` are, where they are left out, as
+    the stage has them for the policy; the model has an optimiser and states of all components of its own in any
+    case."""
 
     estimator: Annotated[Estimator | None, Kind("estimator")] = None
     losses: Annotated[tuple[Loss, ...] | None, Kind("loss")] = None

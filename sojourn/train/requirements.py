@@ -52,29 +52,9 @@ def check_needs(recipe: Recipe) -> None:
         recipe.backend.pass_columns if isinstance(recipe.backend, HasPassColumns) else frozenset()
     )
     for number, stage in enumerate(recipe.stages):
-        streams = {stream.provides for stream in stage.streams}
-        available = streams | provided(stage.estimator)
-        for component in (stage.estimator, *stage.losses):
-            of_pass = pass_columns if component in stage.losses else frozenset()
-            for need in sorted(component.needs - available - of_pass):
-                raise ConfigError(f"stage '{stage.name}': {type(component).__name__} needs {_remedy(stage, need)}")
-        if len(streams) < len(stage.streams):
-            raise ConfigError(f"stage '{stage.name}': two streams provide the same values: keep one of the two")
-        _check_origins(stage)
-        _check_frozen(stage, recipe.stages[number - 1].streams if number else ())
-        _check_valid(stage)
-        _check_early_stop(stage, recipe.evaluation.every)
-        _check_columns(stage)
-        if stage.trains:
-            _check_group_size(stage, recipe)
-        needed = frozenset().union(stage.estimator.needs, *(loss.needs - pass_columns for loss in stage.losses))
-        for stream in stage.streams:
-            alone = not stage.trains and isinstance(stream, Learns) and not frozen(stream)
-            if stream.provides not in needed and not alone:
-                raise ConfigError(
-                    f"stage '{stage.name}': nothing uses the stream '{stream.provides}': remove it, or name "
-                    "it in record.streams, to record it only"
-                )
+        before = recipe.stages[number - 1].of_models() if number else {}
+        for model, own in stage.of_models().items():
+            _check_stage(own, model, before[model].streams if model in before else (), pass_columns, recipe)
     if not recipe.stages[-1].trains:
         raise ConfigError(
             f"stage '{recipe.stages[-1].name}' is the last one and does not train, so nothing uses what it records: "
@@ -86,6 +66,35 @@ def check_needs(recipe: Recipe) -> None:
     _check_critic(recipe)
     _check_recorded(recipe)
     _check_max_tokens(recipe)
+
+
+def _check_stage(
+    stage: Stage, model: str, streams_before: Sequence[Stream], pass_columns: frozenset[str], recipe: Recipe
+) -> None:
+    """Refuses a stage, as it is for one of the models that learn in it, whose components do not fit each other."""
+    streams = {stream.provides for stream in stage.streams}
+    available = streams | provided(stage.estimator)
+    for component in (stage.estimator, *stage.losses):
+        of_pass = pass_columns if component in stage.losses else frozenset()
+        for need in sorted(component.needs - available - of_pass):
+            raise ConfigError(f"stage '{stage.name}': {type(component).__name__} needs {_remedy(stage, need)}")
+    if len(streams) < len(stage.streams):
+        raise ConfigError(f"stage '{stage.name}': two streams provide the same values: keep one of the two")
+    _check_origins(stage)
+    _check_frozen(stage, streams_before)
+    _check_valid(stage)
+    _check_early_stop(stage, recipe.evaluation.every)
+    _check_columns(stage)
+    if stage.trains:
+        _check_group_size(stage, model, recipe)
+    needed = frozenset().union(stage.estimator.needs, *(loss.needs - pass_columns for loss in stage.losses))
+    for stream in stage.streams:
+        alone = not stage.trains and isinstance(stream, Learns) and not frozen(stream)
+        if stream.provides not in needed and not alone:
+            raise ConfigError(
+                f"stage '{stage.name}': nothing uses the stream '{stream.provides}': remove it, or name "
+                "it in record.streams, to record it only"
+            )
 
 
 def _check_recorded(recipe: Recipe) -> None:
@@ -125,7 +134,7 @@ def _check_search(recipe: Recipe) -> None:
 def _check_lookahead(recipe: Recipe) -> None:
     """Refuses cycles that are longer than a stage has updates, as none would end in an outer step; a critic's, where
     all stages are too short."""
-    trained = [stage for stage in recipe.stages if stage.trains and stage.steps]
+    trained = [own for stage in recipe.stages if stage.trains and stage.steps for own in stage.of_models().values()]
     updates = [stage.steps * stage.minibatches for stage in trained]
     optims = [(f"stages.{stage.name}", stage.optim, most) for stage, most in zip(trained, updates, strict=True)]
     optims += [("critic", recipe.critic.optim, max(updates))] if recipe.critic is not None and updates else []
@@ -246,7 +255,7 @@ def _check_columns(stage: Stage) -> None:
         )
 
 
-def _check_group_size(stage: Stage, recipe: Recipe) -> None:
+def _check_group_size(stage: Stage, model: str, recipe: Recipe) -> None:
     """Refuses groups whose credit would be 0, as there is nothing in them to compare an episode with, and more
     minibatches than there are trajectories."""
     for part in parts_of(stage.groups):
@@ -262,7 +271,7 @@ def _check_group_size(stage: Stage, recipe: Recipe) -> None:
     sizes = [group_size(part) for part in parts_of(stage.groups)]
     if None in sizes or not stage.groups.live:
         return
-    seats = max(recipe.seats.most_trained(seats_of_world(world)) for world in worlds_of(recipe.env))
+    seats = max(recipe.seats.most_taken(seats_of_world(world), model) for world in worlds_of(recipe.env))
     played = sum(part.width * (group_size(part) or 0) for part in parts_of(stage.groups))
     if stage.minibatches > (trajectories := played * seats):
         raise ConfigError(

@@ -25,7 +25,7 @@ from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.record.run_weights import BEFORE, best_evaluation, mark_best
 from sojourn.record.stopped import Stopped, record_stop, stopped_stages
-from sojourn.record.summary import Summary, summarise
+from sojourn.record.summary import Summary
 from sojourn.rewards.reward_cache import ALL_SLOTS
 from sojourn.train import early_stop, trained_models
 from sojourn.train.assemble import Components, assemble
@@ -340,7 +340,7 @@ class Run:
             raise
         await self.writer.start(label, step, [done.groups, done.scores])
         await self.writer.finish()
-        summary = summarise(done.groups, done.scores)
+        summary = done.summary()
         self.folder.add_evaluation(name, stage, step, summary)
         self.display.evaluation(name, summary)
         if isinstance(self.components.curriculum, ObservesEvaluations):

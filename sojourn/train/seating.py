@@ -83,11 +83,11 @@ class Seats:
                     "would not play: leave one of them to it"
                 )
 
-    def most_trained(self, seats: Sequence[str]) -> int:
-        """Returns how many of these seats the policy takes at most."""
+    def most_taken(self, seats: Sequence[str], model: str) -> int:
+        """Returns how many of these seats a model takes at most."""
         if self.opponents:
-            return len(seats) if POLICY in self.opponents else 1
-        return sum(POLICY in self.models.get(seat, (POLICY,)) for seat in seats)
+            return (len(seats) - 1 if model in self.opponents else 0) + (model == POLICY)
+        return sum(model in self.models.get(seat, (POLICY,)) for seat in seats)
 
 
 @dataclass

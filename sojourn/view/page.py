@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse, Response
 
 from sojourn.intervals import Estimate
 from sojourn.record.search.query import quoted
+from sojourn.record.summary import measure_names
 from sojourn.terminal.clean import escaped
 from sojourn.view.charts import number, spark
 from sojourn.view.run_cache import RunCache
@@ -97,7 +98,7 @@ def make_environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"number": number, "interval": interval, "ago": ago, "size": size, "spark": spark}
-    environment.filters |= {"json": as_json, "clip": clip, "quoted": quoted}
+    environment.filters |= {"json": as_json, "clip": clip, "quoted": quoted, "measure_names": measure_names}
     environment.globals |= {"address": address, "static": static}
     return environment
 

@@ -265,6 +265,7 @@ async def test_a_sound_world_keeps_every_promise():
         "its images are available",
         "tasks that it makes can be solved",
         "relabelled episodes succeed",
+        "it measures policies",
         "no process outlives the run",
     ):
         assert outcomes.pop(promise) is Outcome.NOT_OFFERED

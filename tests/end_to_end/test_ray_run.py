@@ -151,6 +151,16 @@ def assert_parts_are_recorded(run: Path) -> None:
     assert all(numbers[f"sampler {n}"]["weights_version"] == 6 for n in range(2))
 
 
+async def test_a_world_measures_the_policy_though_its_plays_are_elsewhere(tmp_path):
+    world = ["env={name='measured_world:Picks'}", "agent.choices=true", "sampling.max_tokens=16"]
+    steps = ["stages.0.steps=1", "stages.1.steps=1"]
+    ours, theirs = [await train(tmp_path / str(len(on)), *world, *steps, *on) for on in (RAY, ())]
+    told = [[one["summary"]["measures"] for one in RunFolder.read(run).evaluations()] for run in (ours, theirs)]
+    assert told[0] == told[1]
+    assert len(told[0]) == 3
+    assert all(told[0])
+
+
 @pytest.mark.parametrize("further", [(), ("backend.trainer.context_parallel=2",)], ids=["each", "shared"])
 async def test_two_ranks_train_the_same_to_the_last_digits(plain, further, tmp_path):
     found = final_weights(await train(tmp_path / "run", *RAY, TWO_RANKS, *further))

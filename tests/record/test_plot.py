@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,26 @@ def test_what_learns_beside_the_policy_has_a_panel():
         "progress_error",
     ]
     assert plot._lower_names(seen)["progress_error"] == "progress:\nerror"
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_what_a_world_measures_has_a_panel(tmp_path: Path, seeds: int):
+    from matplotlib.figure import Figure
+
+    runs = [make_run(tmp_path / str(seed), seed) for seed in range(seeds)]
+    plot.curve(runs, tmp_path / "without.png")
+    for seed, path in enumerate(runs):
+        with RunFolder.open(path) as run:
+            for name, stage, step, value in (("base", "warmup", 0, 2.0), ("trained", "rl", 20, 1.0)):
+                run.add_evaluation(name, stage, step, replace(summary(0.5), measures={"nash_conv": value + seed}))
+    plot.curve(runs, tmp_path / "with.png")
+    heights = [int.from_bytes((tmp_path / f"{name}.png").read_bytes()[20:24]) for name in ("without", "with")]
+    assert heights[1] - heights[0] == 120  # a panel of an inch
+    panel, curves = Figure().subplots(), plot.read_curves(runs)
+    plot._measure(panel, curves, plot.stage_starts(curves)[0], "nash_conv")
+    assert panel.lines[-1].get_xdata().tolist() == [0, 25]
+    assert panel.lines[-1].get_ydata().tolist() == [2.0 + (seeds - 1) / 2, 1.0 + (seeds - 1) / 2]
+    assert len(panel.lines) == (1 if seeds == 1 else 3)
 
 
 def test_an_empty_run_cannot_be_drawn(tmp_path: Path):

@@ -82,7 +82,7 @@ class TurnBasedEnv:
 
     async def start(self) -> Observation:
         self._scripted()
-        return self._observe()
+        return self.observe()
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.done:
@@ -101,7 +101,7 @@ class TurnBasedEnv:
             self.done = True
             success = _success(self.game) if self.policy_seat else None
             return Step(None, rewards, done=True, success=success, info=dict(self.game.info()))
-        return Step(self._observe(), rewards or {agent: 0.0}, info=dict(self.game.info()))
+        return Step(self.observe(), rewards or {agent: 0.0}, info=dict(self.game.info()))
 
     async def close(self) -> None:
         pass
@@ -126,7 +126,8 @@ class TurnBasedEnv:
             rewards.append(self.game.act(self.scripts[seat](self.game)))
         return rewards
 
-    def _observe(self) -> Observation:
+    def observe(self) -> Observation:
+        """Returns what the seat whose turn it is sees now; its system prompt the first time."""
         seat = self.game.current_seat
         if seat is None:
             raise InfrastructureError(f"{self._world} is over before anyone can act: this is a bug in the game")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from sampler_requests import a_moment, changed, params, pid, prompt, same, sampled, until
 
+from sojourn.agents.choice_probabilities import choice_probabilities
 from sojourn.backends.ray.backend import Ray
 from sojourn.backends.ray.cluster import Cluster
 from sojourn.backends.ray.packed_weights import PackedWeights, pack
@@ -78,6 +79,19 @@ async def alone(shared: Shared, weights: Mapping[str, Any] | None = None) -> lis
         if weights is not None:
             await engine.publish(iter(weights.items()), 1)
         return await sampled(engine)
+    finally:
+        await engine.close()
+
+
+async def test_the_probabilities_of_choices_are_those_of_one_engine(shared, sampler):
+    choices = ((20, 21, 22), (20, 21, 23), (30,), (40, 41))
+    engine = TINY.open_sampler(TINY.load(MODEL, 3), MODEL, shared.stops)
+    try:
+        for number in range(4):
+            asked = [choice_probabilities(one, prompt(number), choices, params(number)) for one in (sampler, engine)]
+            ours, theirs = await asyncio.gather(*asked)
+            assert ours == theirs
+            assert sum(ours) == pytest.approx(1.0)
     finally:
         await engine.close()
 

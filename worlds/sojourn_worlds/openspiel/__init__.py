@@ -17,12 +17,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal
 
+from sojourn.abilities import MeasuredPolicy
 from sojourn.envs.about import About
 from sojourn.envs.env_threads import ALL_CALLS, EnvThreads, ThreadedEnv
 from sojourn.envs.fields import SIZES, require_one_of, require_within
 from sojourn.errors import ConfigError
 from sojourn.tasks.splits import family_of_task, make_tasks_from_fields
 from sojourn.types import Task
+from sojourn_worlds.openspiel.exploitability import nash_conv
 from sojourn_worlds.openspiel.position import Position, load
 from sojourn_worlds.openspiel.rules import RULES
 from sojourn_worlds.openspiel.solver import ends_before_policy_acts, expert, game_value, scripted
@@ -47,6 +49,11 @@ class OpenSpiel:
     against "expert" in a small game that nobody can win by force, a draw is enough. The expert policy of a zero-sum
     game for two players, without chance or hidden information, looks for a line that wins against the random opponent's
     very moves, through good moves where it can; it takes up to a second for a move of a large game.
+
+    With `opponent = "self"` and `choices`, evaluations of a zero-sum game of two players with at most 2,000 information
+    states record `nash_conv`: how much the players could gain, together, by best responses to the policy, in the game's
+    own units (NashConv of OpenSpiel, whose half is the exploitability); 0 in an equilibrium. The agent has to sample
+    among the choices, too.
     """
 
     about: ClassVar[About] = About(
@@ -98,6 +105,13 @@ class OpenSpiel:
         offers = {"fork", "state_key"} | ({"expert"} if has_expert and not loaded.has_chance else set())
         slow = ALL_CALLS if config.opponent == "expert" else {"expert"}
         return self._env_threads.make(lambda: _deal(config, task), offers, slow)
+
+    async def measure(self, policy: MeasuredPolicy) -> dict[str, float]:
+        """Returns NashConv of the policy, in small games in which it plays against itself."""
+        if self.opponent != "self" or not self.choices:
+            return {}
+        found = await nash_conv(policy, self.game, self.seats, self.turns, self.told)
+        return {} if found is None else {"nash_conv": found}
 
     @cached_property
     def _env_threads(self) -> EnvThreads:

@@ -27,6 +27,7 @@ class Loaded(NamedTuple):
     perfect_information: bool
     two_player_zero_sum: bool
     has_chance: bool
+    sampled_chance: bool  # whether OpenSpiel draws the outcomes of chance, and does not tell their probabilities
     reward_scale: float  # returns divided by it lie between -1 and 1
 
 
@@ -57,8 +58,13 @@ def load(name: str) -> Loaded:
     if rules.shows == "information" and not game_type.provides_information_state_string:
         raise ConfigError(f'openspiel: game = "{name}" has no text that shows a player its game: name another')
     zero_sum = kind.utility == pyspiel.GameType.Utility.ZERO_SUM
-    has_chance = kind.chance_mode != pyspiel.GameType.ChanceMode.DETERMINISTIC
-    return Loaded(name, game, rules, players, perfect_information, players == 2 and zero_sum, has_chance, reward_scale)
+    mode = pyspiel.GameType.ChanceMode
+    return Loaded(
+        name, game, rules, players, perfect_information, players == 2 and zero_sum,
+        has_chance=kind.chance_mode != mode.DETERMINISTIC,
+        sampled_chance=kind.chance_mode == mode.SAMPLED_STOCHASTIC,
+        reward_scale=reward_scale,
+    )  # fmt: skip
 
 
 @dataclass
