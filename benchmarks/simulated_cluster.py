@@ -36,7 +36,7 @@ from sojourn.rollout.limits import Limits
 from sojourn.rollout.runner import Rollout, Runner
 from sojourn.sources.slots import Slots
 from sojourn.tasks import Generated
-from sojourn.train.loop import StageLoop, StepResult, train
+from sojourn.train.loop import Learner, StageLoop, StepResult, train
 from sojourn.types import Batch, Message, Observation, Role, SamplingParams, Step, Task
 
 MAX_CONTEXT = 32_768
@@ -206,17 +206,15 @@ async def simulate(setting: Setting) -> Outcome:
     )
     slots = Slots(width=setting.episodes // setting.size, size=setting.size, max_lag=setting.max_lag)
     ledger = Ledger(setting, replicas)
+    trainer = cast(Any, SimulatedTrainer(setting, sampler))
+    learner = Learner(trainer=trainer, estimator=GRPO(), losses=[PPO()], aggregate=Aggregate())
     began = time.process_time()
     await train(
         StageLoop(
             steps=steps,
             source=slots.bind(parts, "simulated", steps),
             rewards=rewards,
-            streams=(),
-            estimator=GRPO(),
-            losses=[PPO()],
-            aggregate=Aggregate(),
-            trainer=cast(Any, SimulatedTrainer(setting, sampler)),
+            learners=[learner],
             observe=lambda groups, scores: None,
             on_step_end=ledger.note,
         )

@@ -109,6 +109,7 @@ def components(world: Any, sampler: Any = None) -> Components:
         recipe=recipe,
         renderer=renderer(),
         trainer=cast(Any, None),
+        trainers={},
         sampler=said,
         runner=runner,
         rewards=RewardCache(Native()),

@@ -44,6 +44,9 @@ def export(
         bool, typer.Option("--tokens", help="With chat: include all tokens, for exact training.")
     ] = False,
     dtype: Annotated[str, typer.Option(help="Of a model: its numbers are written as fp32 or bf16.")] = "",
+    model: Annotated[
+        str, typer.Option(help="Of models: another than the policy that learned in the run, by its name in [models].")
+    ] = "",
 ) -> None:
     """Export the model for transformers, peft or llama.cpp; or episodes as W3C PROV, Agent Data Protocol, chat messages
     or Parquet."""
@@ -55,6 +58,8 @@ def export(
                 f"{run}: '@' names weights, which only the formats of models take: for episodes (--format {format}) "
                 f"give the run folder, {run.with_name(run.name.partition('@')[0])}, and --where step:9 for one step"
             )
+        if model:
+            raise ConfigError(f"--model is of models, not of episodes, which {format} holds: leave it out")
         if dtype:
             raise ConfigError(f"--dtype is of models, not of episodes, which {format} holds: leave it out")
         _export_episodes(run, format, out, _Chosen(episodes, where, tokens))
@@ -64,16 +69,16 @@ def export(
             "episodes, --where and --tokens out to export the model"
         )
     else:
-        _export_model(run, format, out, dtype)
+        _export_model(run, format, out, dtype, model)
 
 
-def _export_model(run: Path, format: str, out: Path | None, dtype: str) -> None:
+def _export_model(run: Path, format: str, out: Path | None, dtype: str, model: str) -> None:
     from sojourn.model_export import better_weights, export_model
 
     if out is None:
         raise ConfigError("--out is missing: name the folder to write, such as --out my-model")
     threads.prepare()
-    name = export_model(run, out, format, dtype or "fp32")
+    name = export_model(run, out, format, dtype or "fp32", model or "policy")
     print(f"written: {out}, the weights '{name}' as {format}, with a model card: {out / 'README.md'}")
     if sentence := better_weights(run):
         print(f"note: {one_line(sentence, 500)}", file=sys.stderr)

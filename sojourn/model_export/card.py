@@ -24,6 +24,7 @@ from sojourn.record.run_weights import Weights
 from sojourn.record.stopped import stopped_stages
 from sojourn.record.summary import Summary
 from sojourn.rollout.world import worlds_of
+from sojourn.train.seating import POLICY
 from sojourn.version import VERSION
 
 CURVE, CARD = "curve.png", "README.md"
@@ -39,14 +40,16 @@ class Evaluated(NamedTuple):
     summary: Summary
 
 
-def write_card(run: RunFolder, config: Config, weights: Weights, made: ExportedModel, out: Path) -> None:
+def write_card(
+    run: RunFolder, config: Config, weights: Weights, made: ExportedModel, out: Path, model: str = POLICY
+) -> None:
     """Writes README.md, and the run's curve beside it where steps were recorded and matplotlib is installed."""
     with suppress(RecordError, MissingExtraError):
         curve([run.path], out / CURVE)
     parts = [
         _front_matter(made),
         f"# {config.get('name', run.path.resolve().name)}",
-        _origin(run, weights, made),
+        _origin(run, weights, made, model),
         f"## Use\n\nIn this folder:\n\n```python\n{made.use}```",
         f"## Task\n\n{_worlds(config)}{_first_prompt(run)}",
         f"## Data\n\n{_data(run, config, weights)}{_changes(run)}",
@@ -68,12 +71,17 @@ def _front_matter(made: ExportedModel) -> str:
     return "\n".join(["---", *lines, "---"])
 
 
-def _origin(run: RunFolder, weights: Weights, made: ExportedModel) -> str:
+def _origin(run: RunFolder, weights: Weights, made: ExportedModel, model: str) -> str:
     step = f"after {weights.checkpoint.step} steps of training" if weights.checkpoint else "before any training"
     return (
         f"A language model ({made.architecture}, {made.parameters:,} parameters) trained as an agent with Sojourn "
         f"{run.versions.get('sojourn', VERSION)}: the weights '{weights.name}' of the run "
         f"`{run.path.resolve().name}`, {step}. The base model is {made.base}."
+        + (
+            ""
+            if model == POLICY
+            else f" It is the model '{model}', which learned beside the policy; results are the policy's."
+        )
     )
 
 

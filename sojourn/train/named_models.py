@@ -101,7 +101,6 @@ def _check_seated(recipe: Recipe) -> None:
                 f"seats: models.{name} is behind an endpoint, which scores tokens and takes no seat: give it a name or "
                 "weights"
             )
-    _check_learning(recipe)
     if recipe.seated and not (isinstance(recipe.backend, OpensPlayers) and recipe.backend.opens_players):
         raise ConfigError(
             f"seats: {type(recipe.backend).__name__} opens no models that sample beside the policy: use backend = "
@@ -109,7 +108,7 @@ def _check_seated(recipe: Recipe) -> None:
         )
 
 
-def _check_learning(recipe: Recipe) -> None:
+def check_learning(recipe: Recipe) -> None:
     """Refuses models that cannot learn beside the policy, and adapters of those that do not."""
     for stage in recipe.stages:
         for name, own in stage.of_models().items():
@@ -123,7 +122,7 @@ def _check_learning(recipe: Recipe) -> None:
                     f"{where}: the model takes no seat in training, so that it would have nothing to learn from: name "
                     f"it in [seats], such as seats.opponents = ['{name}']"
                 )
-            if recipe.models[name].snapshots is not None:
+            if name in recipe.models and recipe.models[name].snapshots is not None:
                 raise ConfigError(f"{where}: snapshots are earlier versions of the policy, which do not learn")
             if asked := sorted(model for stream in own.streams for model in asked_models(stream)):
                 raise ConfigError(f"{where}: its streams ask the model '{asked[0]}', which only the policy's may")
@@ -189,7 +188,7 @@ def find_models(recipe: Recipe) -> dict[str, FoundModel]:
     """Returns the further models that have weights of their own here, by their names. Raises `RecordError` for weights
     that no run has."""
     return {
-        name: _find(f"models.{name}", model, recipe.seed)
+        name: find_model(name, model, recipe.seed)
         for name, model in recipe.models.items()
         if model.endpoint is None and model.snapshots is None
     }
@@ -288,7 +287,10 @@ def model_identities(recipe: Recipe) -> dict[str, str]:
     return {f"models.{name}": identity for name, identity in (here | served).items()}
 
 
-def _find(where: str, model: FrozenModel, seed: int) -> FoundModel:
+def find_model(name: str, model: FrozenModel, seed: int) -> FoundModel:
+    """Returns a further model that has weights of its own here, by the seed of its run. Raises `RecordError` for
+    weights that no run has."""
+    where = f"models.{name}"
     if not model.weights:
         own = Model(name=model.name, revision=model.revision, dtype=model.dtype, lora=model.lora)
         return FoundModel(own, seed, None)

@@ -111,13 +111,13 @@ class Record:
 @dataclass(frozen=True, kw_only=True)
 class LearnerConfig:
     """Says how a stage trains a model of `[models]` that sits beside the policy, on the trajectories that it took
-    itself. Its `estimator`, `losses`, `streams`, `aggregate`, `minibatches` and `optim` are, where they are left out, as
-    the stage has them for the policy; the model has an optimiser and states of all components of its own in any
+    itself. Its `estimator`, `losses`, `streams`, `aggregate`, `minibatches` and `optim` are, where they are left out,
+    as the stage has them for the policy; the model has an optimiser and states of all components of its own in any
     case."""
 
     estimator: Annotated[Estimator | None, Kind("estimator")] = None
-    losses: Annotated[tuple[Loss, ...] | None, Kind("loss")] = None
-    streams: Annotated[tuple[Stream, ...] | None, Kind("stream")] = None
+    losses: Annotated[tuple[Loss, ...], Kind("loss")] | None = None
+    streams: Annotated[tuple[Stream, ...], Kind("stream")] | None = None
     aggregate: Aggregate | None = None
     minibatches: Annotated[int | None, Range(1, 1024)] = None
     optim: Optim | None = None
@@ -158,12 +158,13 @@ class Stage:
 
     def of_models(self) -> dict[str, Stage]:
         """Returns the stage as it is for each model that learns in it, by its name, the policy's first."""
-        return {POLICY: self} | {name: self._of(learner) for name, learner in self.learners.items()}
+        return {POLICY: self} | {name: self._of(name, learner) for name, learner in self.learners.items()}
 
-    def _of(self, learner: LearnerConfig) -> Stage:
+    def _of(self, name: str, learner: LearnerConfig) -> Stage:
         own = copy.deepcopy(self)  # as components may have state
         return replace(
             own,
+            name=f"{self.name}, learner {name}",
             estimator=own.estimator if learner.estimator is None else learner.estimator,
             losses=own.losses if learner.losses is None else learner.losses,
             streams=own.streams if learner.streams is None else learner.streams,
@@ -217,12 +218,13 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRecipe:
-    """Holds what the model of a run is made of, without the code of its world and its methods."""
+    """Holds what the models of a run are made of, without the code of its world and its methods."""
 
     seed: Annotated[int, Range(0, below=2**63)] = 0
     model: Model = field(default_factory=Model)
     backend: Annotated[Backend, Kind("backend")] = field(default_factory=lambda: _default_backend())
     renderer: Annotated[RendererConfig, Kind("renderer")] = field(default_factory=Auto)
+    models: Mapping[str, FrozenModel] = field(default_factory=dict[str, FrozenModel])
 
 
 def _default_backend() -> Backend:

@@ -37,7 +37,7 @@ from sojourn.rollout.world import seats_of_world, worlds_of
 from sojourn.sources.searched import Searched
 from sojourn.sources.slots import Slots
 from sojourn.train.early_stop import evaluations_within
-from sojourn.train.named_models import check_names
+from sojourn.train.named_models import check_learning, check_names
 from sojourn.train.recipe import Recipe, Stage
 
 PASS_COLUMNS = frozenset({"entropy", "critic"})  # what every backend's forward pass gives a loss
@@ -48,6 +48,7 @@ def check_needs(recipe: Recipe) -> None:
     recipe.seats.check(recipe.env)
     if recipe.evaluation.seats is not None:
         recipe.evaluation.seats.check(recipe.env, "evaluation.seats")
+    check_learning(recipe)
     pass_columns = PASS_COLUMNS | (
         recipe.backend.pass_columns if isinstance(recipe.backend, HasPassColumns) else frozenset()
     )

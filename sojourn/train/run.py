@@ -16,6 +16,7 @@ from sojourn.abilities import (
     origin_of,
     parts_of,
 )
+from sojourn.batch.weigh import weigh
 from sojourn.display import Display
 from sojourn.protocols import Source, Stateful
 from sojourn.record import checkpoint, metrics
@@ -225,7 +226,9 @@ class StageRun:
         Episodes that were not played live are recorded when they are first seen; later passes only name them.
         """
         known = set[str]()
-        by_all = trained_by_all(result, self.learners.aggregates())
+        stages = self.learners.stages
+        weights = {model: weigh(update.groups, stages[model].aggregate) for model, update in result.updates.items()}
+        by_all = trained_by_all(result, weights)
         if not all(part.live for part in parts_of(self.stage.groups)):
             taken = [*by_all.groups, *(scored.group for scored in result.played)]
             await self.run.writer.finish()  # what it still writes is known, too

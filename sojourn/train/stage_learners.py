@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import cast
 
 from sojourn.abilities import ReleasesResources
-from sojourn.batch import Aggregate
 from sojourn.protocols import Stateful, Stream
 from sojourn.train.assemble import Components
 from sojourn.train.loop import Learner
@@ -46,9 +45,6 @@ class StageLearners:
             )
             for model, stage in self.stages.items()
         ]
-
-    def aggregates(self) -> dict[str, Aggregate]:
-        return {model: stage.aggregate for model, stage in self.stages.items()}
 
     def parts(self) -> dict[str, object]:
         """Returns what may have state, by the names under which a checkpoint stores it."""

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sojourn.batch.weigh import Aggregate, weigh
 from sojourn.protocols import Trainer
 from sojourn.rewards.reward_cache import ScoredGroup
 from sojourn.train.loop import StepResult, Update
@@ -65,17 +64,17 @@ class _Computed(NamedTuple):
     streams: Mapping[str, PerTurn]
 
 
-def trained_by_all(result: StepResult, aggregates: Mapping[str, Aggregate]) -> Trained:
-    """Returns what all models were trained on in a step, each normalised by its aggregate, with the stream "weight". A
+def trained_by_all(result: StepResult, weights: Mapping[str, list[list[PerTurn]]]) -> Trained:
+    """Returns what all models were trained on in a step, with the stream "weight", which is given by model. A
     trajectory that its model's filters left out has no weight and no credit, and a stream that its model did not read
     is NaN."""
     if len(result.updates) == 1:
         [(model, update)] = result.updates.items()
-        streams = {**update.streams, WEIGHT: weigh(update.groups, aggregates[model])}
+        streams = {**update.streams, WEIGHT: weights[model]}
         return Trained(update.groups, update.scores, update.credit, streams)
     computed: dict[tuple[str, str], _Computed] = {}
     for model, update in result.updates.items():
-        computed |= _by_trajectory(update, aggregates[model])
+        computed |= _by_trajectory(update, weights[model])
     names = dict.fromkeys(name for one in computed.values() for name in one.streams)
     kept: list[ScoredGroup] = []
     for group, scores in zip(result.groups, result.scores, strict=True):
@@ -103,9 +102,9 @@ def trained_by_all(result: StepResult, aggregates: Mapping[str, Aggregate]) -> T
     return Trained([one.group for one in kept], [one.scores for one in kept], credit, streams)
 
 
-def _by_trajectory(update: Update, aggregate: Aggregate) -> dict[tuple[str, str], _Computed]:
+def _by_trajectory(update: Update, weights: list[list[PerTurn]]) -> dict[tuple[str, str], _Computed]:
     """Returns what was computed for each trajectory of a model, by its episode and its seat."""
-    columns = {**update.streams, WEIGHT: weigh(update.groups, aggregate)}
+    columns = {**update.streams, WEIGHT: weights}
     return {
         (group.episodes[owner].id, trajectory.agent): _Computed(
             update.credit[g][t], {name: values[g][t] for name, values in columns.items()}

@@ -22,7 +22,7 @@ from sojourn.losses.ppo import PPO
 from sojourn.optim import Optim
 from sojourn.rewards.reward_cache import RewardCache
 from sojourn.streams.policy_logprobs import PolicyLogprobs
-from sojourn.train.loop import StageLoop, train
+from sojourn.train.loop import Learner, StageLoop, train
 
 COUNT = 3
 
@@ -53,16 +53,19 @@ async def updates(loss, seed=0):
     source = SimpleNamespace(take=lambda step: answer([group]))
     curriculum = SimpleNamespace(observe=lambda groups, scores: None)
     rewards = RewardCache(lambda group: answer(scores[0]))
+    learner = Learner(
+        trainer=made,
+        estimator=Reinforce(),
+        losses=[loss],
+        streams=[PolicyLogprobs()],
+        aggregate=Aggregate(),
+        minibatches=COUNT,
+    )
     run = StageLoop(
         steps=1,
         source=source,
         rewards=rewards,
-        streams=[PolicyLogprobs()],
-        estimator=Reinforce(),
-        losses=[loss],
-        aggregate=Aggregate(),
-        minibatches=COUNT,
-        trainer=made,
+        learners=[learner],
         observe=curriculum.observe,
         on_step_end=lambda step, result: answer(False),
     )

@@ -24,7 +24,7 @@ from sojourn.sources.mixed import Mixed
 from sojourn.sources.replay import Replay
 from sojourn.sources.slots import Slots, has_zero_signal
 from sojourn.tasks import Generated
-from sojourn.train.loop import StepResult
+from sojourn.train.loop import StepResult, Update
 from sojourn.train.recipe import Stage
 from sojourn.train.step_metrics import step_metrics
 from sojourn.types import Episode, Group, Message, Observation, Prompt, Role, Sample, SamplingParams, Step, Task
@@ -331,6 +331,7 @@ async def test_the_metric_goes_by_the_signal_that_decides_what_is_trained(groups
     made.rewards.reward = Overlong(max_tokens=200, buffer_tokens=200, penalty=0.5)
     source = Slots(width=1, size=2).bind(made, "rl", 1)
     [group] = await source.take(0)
-    result = StepResult([], [], [], {}, {"version": 1}, [ScoredGroup(group, await made.rewards.score(group))])
+    scored = ScoredGroup(group, await made.rewards.score(group))
+    result = StepResult([], [], {"policy": Update([], [], [], {}, {"version": 1})}, [scored])
     stage = Stage(groups=groups, losses=(PPO(),))
     assert step_metrics(result, made, source, stage, errors_before=0)["zero_signal"] == expected

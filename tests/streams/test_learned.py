@@ -3,7 +3,6 @@
 import copy
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +14,12 @@ from sojourn.backends.torch.models import loading
 from sojourn.backends.torch.trainer.copies import CopyableTrainer
 from sojourn.backends.torch.trainer.model_passes import ModelPasses
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
+from sojourn.batch import Aggregate
 from sojourn.checks.synthetic import FORKED, UNSTARTED, WINDOWED, Shape
 from sojourn.checks.synthetic import step as made_step
 from sojourn.config.components import COMPONENTS
 from sojourn.config.registry import build
+from sojourn.credit.grpo import GRPO
 from sojourn.errors import ConfigError
 from sojourn.optim import Optim
 from sojourn.protocols import TurnStates
@@ -36,7 +37,7 @@ from sojourn.streams.relatedness import Relatedness
 from sojourn.streams.replies import score_replies
 from sojourn.streams.trainer_passes import TrainerPasses
 from sojourn.streams.utterance_advantage import Choice, UtteranceAdvantage, _choices, _first_actions, _transitions
-from sojourn.train.loop import StageLoop
+from sojourn.train.loop import Learner
 from sojourn.types import Ending, Group, Message, Role, Score
 
 NAME = "tiny:layers=1,hidden=64"
@@ -174,9 +175,10 @@ async def test_a_frozen_stream_reads_the_step_and_learns_nothing(name):
     groups, scores = step()
     for frozen in (True, False):
         stream = replace(eager(name), frozen=frozen)
-        loop: Any = StageLoop.__new__(StageLoop)
-        loop.streams, loop.trainer, loop.renderer = [stream], policy(), chatml()
-        values, learned = await loop.read_streams(groups, scores)
+        learner = Learner(
+            trainer=policy(), estimator=GRPO(), losses=(), streams=[stream], aggregate=Aggregate(), renderer=chatml()
+        )
+        values, learned = await learner.read_streams(groups, scores)
         assert list(values) == [stream.provides]
         assert bool(learned) != frozen
 

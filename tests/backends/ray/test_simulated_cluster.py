@@ -173,7 +173,7 @@ def noted(*steps: list[Group]) -> None:
     async def note() -> None:
         ledger = Ledger(ONE, [])
         for number, groups in enumerate(steps):
-            await ledger.note(number, StepResult(groups, [], [], {}, {}, []))
+            await ledger.note(number, StepResult(groups, [], {}, []))
 
     virtual_time.run(note())
 
