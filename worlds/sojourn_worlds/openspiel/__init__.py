@@ -50,10 +50,10 @@ class OpenSpiel:
     game for two players, without chance or hidden information, looks for a line that wins against the random opponent's
     very moves, through good moves where it can; it takes up to a second for a move of a large game.
 
-    With `opponent = "self"` and `choices`, evaluations of a zero-sum game of two players with at most 2,000 information
-    states record `nash_conv`: how much the players could gain, together, by best responses to the policy, in the game's
-    own units (NashConv of OpenSpiel, whose half is the exploitability); 0 in an equilibrium. The agent has to sample
-    among the choices, too.
+    In self-play in which the world lists the actions and the agent samples among them, evaluations of a zero-sum game
+    of two players with at most 2,000 information states record `nash_conv`: how much the players could gain, together,
+    by best responses to the policy, in the game's own units (NashConv of OpenSpiel, whose half is the exploitability);
+    0 in an equilibrium.
     """
 
     about: ClassVar[About] = About(
