@@ -23,6 +23,7 @@ from sojourn.record import checkpoint, metrics
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.train.resolve import resolve
 from sojourn.types import Group
+from sojourn.view.server import application
 
 RECIPE = """
 name = "both"
@@ -239,3 +240,28 @@ def test_what_cannot_learn_is_refused(words, tmp_path):
     with pytest.raises(ConfigError) as caught:
         resolve(toml.read(tmp_path / "recipe.toml", REFUSED[words]))
     assert words in str(caught.value)
+
+
+def test_a_stream_that_only_one_of_them_reads_is_not_known_of_the_other(tmp_path):
+    """It is shown and exported as such."""
+    path = one_step(
+        tmp_path / "run", "stages.0.streams=[{name='ref_logprobs'}]", "stages.0.losses=[{name='ppo'},{name='kl'}]",
+        "stages.0.learners.rival.streams=[]",
+    )  # fmt: skip
+    with EpisodeStore(path) as store:
+        for row in store.query(stage="rl"):
+            record = store.read(row)
+            for trajectory, values in zip(record.episode.trajectories, record.streams["ref_logprobs"], strict=True):
+                known = np.isfinite(np.concatenate(values))
+                assert known.all() if trajectory.model == "policy" else not known.any()
+    shown = CliRunner().invoke(app, ["show", str(path), "rl:0/0/0"])
+    assert shown.exit_code == 0, shown.output
+    words = ["export", str(path), "--where", "stage:rl", "--tokens", "--out", str(tmp_path / "exported.jsonl")]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    for line in (tmp_path / "exported.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    testclient = pytest.importorskip("starlette.testclient")
+    with testclient.TestClient(application([path.parent]), base_url="http://127.0.0.1") as client:
+        page = client.get(f"/runs/{path.name}/episodes/rl/0/0/0")
+        assert page.status_code == 200
