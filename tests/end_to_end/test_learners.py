@@ -108,6 +108,14 @@ def test_a_learner_has_its_own_components(tmp_path):
         assert not same(weights_of(changed, "rival"), weights_of(both, "rival")), key
 
 
+def test_learners_share_no_state(tmp_path):
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    changes = ["stages.0.estimator={name='rae'}", "stages.0.learners.rival={}"]
+    stages = resolve(toml.read(tmp_path / "recipe.toml", changes)).recipe.stages[0].of_models()
+    assert stages["rival"].estimator == stages["policy"].estimator
+    assert stages["rival"].estimator is not stages["policy"].estimator
+
+
 def test_what_a_learner_does_not_say_is_as_the_stage_has_it(tmp_path):
     said = one_step(
         tmp_path / "said",
@@ -141,14 +149,12 @@ def test_metrics_and_evaluations_tell_of_each(run):
         assert values["rival_lr"] == pytest.approx(5e-4)
         assert values["version"] == values["rival_version"]
         assert values["lag_max"] == values["rival_lag_max"] == 0
-    [*_, last] = json.loads((run / "evaluations.json").read_text())
-    groups = groups_of(run, "evaluation-rl")
-    rewards = {
-        model: np.mean([one.reward for g in groups for e in g.episodes for one in e.trajectories if one.model == model])
-        for model in ("policy", "rival")
-    }
-    assert last["summary"]["overall"]["reward"]["mean"] == pytest.approx(rewards["policy"])
-    assert last["summary"]["measures"]["rival_reward"] == pytest.approx(rewards["rival"])
+    [first, *_] = json.loads((run / "evaluations.json").read_text())
+    plays = [one for g in groups_of(run, "evaluation-before") for e in g.episodes for one in e.trajectories]
+    policy, rival = (np.mean([one.reward for one in plays if one.model == model]) for model in ("policy", "rival"))
+    assert policy != rival
+    assert first["summary"]["overall"]["reward"]["mean"] == pytest.approx(policy)
+    assert first["summary"]["measures"]["rival_reward"] == pytest.approx(rival)
 
 
 @pytest.mark.parametrize("lag", [0, 1])
