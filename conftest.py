@@ -2,8 +2,10 @@
 
 Torch runs on one thread: all tests share the cores. Properties are tried without a limit of time. Nothing waits for the
 disk, as no test cuts the power. What is printed has neither the colours nor the width that the environment asks for.
+Garbage is not looked for while libraries and tests are imported, nor ever again among what they made.
 """
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -22,6 +24,12 @@ sys.path[:0] = [str(folder) for folder in (ROOT, ROOT / "worlds", ROOT / "tests"
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared")
 os.fsync = lambda fd: None
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

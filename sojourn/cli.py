@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import os
@@ -83,6 +84,7 @@ def main() -> None:
     except SystemExit as ended:
         if not isinstance(ended.code, int | None):
             raise
+        gc.freeze()  # else Python looks for garbage in all that the libraries made, for over a second, only to end
         if "sojourn.event_loop" in sys.modules:  # else nothing can have been left running, and asyncio is not imported
             from sojourn import event_loop
 

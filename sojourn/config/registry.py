@@ -12,6 +12,7 @@ import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
+from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple, Union
 
 from sojourn.config.components import MEMBERS, PLAIN_CLASS
@@ -137,12 +138,17 @@ def unknown_key(key: str, known: Iterable[str], prefix: str = "", kind: str = ""
 
 def _hints(cls: Any, where: str) -> dict[str, Any]:
     try:
-        return typing.get_type_hints(cls, include_extras=True)
+        return _read_hints(cls)
     except Exception as error:  # evaluates what the class's author wrote
         raise ConfigError(
             f"{where or cls.__name__}: a type hint of {cls.__name__} cannot be read "
             f"({type(error).__name__}: {error}): import what it names at the top of its module"
         ) from None
+
+
+@cache
+def _read_hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls, include_extras=True)
 
 
 def _with_name(f: dataclasses.Field[Any], hint: Any, value: Any) -> Any:

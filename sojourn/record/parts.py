@@ -16,7 +16,7 @@ from sojourn.abilities import PartLoad, PartState
 from sojourn.errors import RecordError
 from sojourn.files import open_regular
 from sojourn.record.atomic import write_bytes, writing
-from sojourn.secrets import masked
+from sojourn.secrets import masker
 
 PARTS = "parts.jsonl"
 MAX_BYTES = 1 << 23
@@ -130,20 +130,21 @@ def _line(reading: Reading) -> bytes:
 
 def part_json(part: PartLoad) -> dict[str, Any]:
     """Returns a part as it is recorded."""
+    mask = masker()
+
+    def cleaned(text: object) -> str:
+        return mask(str(text)[: 10 * MAX_TEXT])[:MAX_TEXT]  # so that no secret is cut before it is found
+
     numbers = {name: _finite(value) for name, value in part.numbers.items()}
     return {
-        "name": _text(part.name),
-        "kind": _text(part.kind),
+        "name": cleaned(part.name),
+        "kind": cleaned(part.kind),
         "state": part.state.value,
         "seen_s": None if part.seen_s is None else _finite(part.seen_s),
-        **({"note": _text(part.note)} if part.note else {}),
-        "facts": {_text(name): _text(text) for name, text in _first(part.facts)},
-        "numbers": {_text(name): value for name, value in _first(numbers)},
+        **({"note": cleaned(part.note)} if part.note else {}),
+        "facts": {cleaned(name): cleaned(text) for name, text in _first(part.facts)},
+        "numbers": {cleaned(name): value for name, value in _first(numbers)},
     }
-
-
-def _text(text: object) -> str:
-    return masked(str(text)[: 10 * MAX_TEXT])[:MAX_TEXT]  # so that no secret is cut before it is found
 
 
 def _first(values: Mapping[str, Any]) -> list[tuple[str, Any]]:

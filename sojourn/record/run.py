@@ -16,8 +16,10 @@ import platform
 import shutil
 import time
 from collections.abc import Mapping
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import tomli_w
@@ -154,18 +156,12 @@ class RunFolder:
     @property
     def config(self) -> dict[str, Any]:
         """Returns the run's config under today's names of its keys, without secrets, which older runs may hold."""
-        return masked_table(upgraded(_parse(self._config_text(), self.path / "config.toml")))
+        return _config(self._config_text(), self.path / "config.toml")
 
     @property
-    def stage_starts(self) -> dict[str, int]:
+    def stage_starts(self) -> Mapping[str, int]:
         """Returns how many steps come before each stage of the config, by the name of the stage."""
-        done, starts = 0, dict[str, int]()
-        stages = self.config.get("stages")
-        for stage in stages if isinstance(stages, list) else ():
-            if isinstance(stage, dict):
-                starts[str(stage.get("name", ""))] = done
-                done += steps if isinstance(steps := stage.get("steps"), int) else 0
-        return starts
+        return _stage_starts(self._config_text(), self.path / "config.toml")
 
     @property
     def config_text(self) -> str:
@@ -302,6 +298,21 @@ def _is_evaluation(value: Any) -> bool:
         return all(isinstance(text, str) for text in texts) and isinstance(value["step"], int)
     except (KeyError, TypeError, ValueError, AttributeError):
         return False
+
+
+def _config(text: str, path: Path) -> dict[str, Any]:
+    return masked_table(upgraded(_parse(text, path)))
+
+
+@lru_cache(maxsize=4)  # a run asks at each of its steps
+def _stage_starts(text: str, path: Path) -> Mapping[str, int]:
+    done, starts = 0, dict[str, int]()
+    stages = _config(text, path).get("stages")
+    for stage in stages if isinstance(stages, list) else ():
+        if isinstance(stage, dict):
+            starts[str(stage.get("name", ""))] = done
+            done += steps if isinstance(steps := stage.get("steps"), int) else 0
+    return MappingProxyType(starts)
 
 
 def _parse(text: str, path: Path) -> dict[str, Any]:

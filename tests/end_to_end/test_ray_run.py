@@ -66,13 +66,9 @@ optim = { lr = 1e-3 }
 name = "native"
 malformed = -0.5
 """
-RAY = (
-    "backend.name=ray",
-    "backend.samplers.replicas=2",
-    "backend.samplers.cpus=0.5",
-    "backend.trainer.cpus=0.5",
-    "backend.envs={workers=2,cpus=0.5}",
-)
+CPUS = ("backend.samplers.cpus=0.5", "backend.trainer.cpus=0.5")
+RAY = ("backend.name=ray", *CPUS, "backend.samplers.replicas=2", "backend.envs={workers=2,cpus=0.5}")
+FEW = ("backend.name=ray", *CPUS, "backend.envs={workers=1,cpus=0.5}")  # where a test is of ranks alone
 TWO_RANKS = "backend.trainer.ranks=2"
 
 
@@ -163,7 +159,7 @@ async def test_a_world_measures_the_policy_though_its_plays_are_elsewhere(tmp_pa
 
 @pytest.mark.parametrize("further", [(), ("backend.trainer.context_parallel=2",)], ids=["each", "shared"])
 async def test_two_ranks_train_the_same_to_the_last_digits(plain, further, tmp_path):
-    found = final_weights(await train(tmp_path / "run", *RAY, TWO_RANKS, *further))
+    found = final_weights(await train(tmp_path / "run", *FEW, TWO_RANKS, *further))
     for name, values in final_weights(plain).items():
         np.testing.assert_allclose(values, found[name], atol=2e-4, err_msg=name)
 
@@ -241,4 +237,4 @@ async def test_a_killed_rank_sends_the_run_back_to_its_last_checkpoint(plain, tm
 async def test_a_rank_that_is_lost_again_and_again_ends_the_run_in_one_sentence(tmp_path):
     async with killing(["TrainerRank"], 0, times=2):
         with pytest.raises(RankError, match=r"^trainer rank 0 of 1 \(process \d+ on .*\) died: `sojourn train "):
-            await train(tmp_path / "run", *RAY, "backend.trainer.restarts=1")
+            await train(tmp_path / "run", *FEW, "backend.trainer.restarts=1")

@@ -170,17 +170,19 @@ class Workers:
         return answer
 
     def ask_now(self, worker: Worker | None, method: str, *arguments: Any) -> Any:
-        """Returns what a worker, or any that is up, answers, and waits for it where it is called."""
-        worker = worker or next((worker for worker in self.all if worker.up), None)
-        if worker is None:
+        """Returns what a worker, or the first that answers of those that are up, says, and waits for it where it is
+        called."""
+        asked = [one for one in self.all if one.up] if worker is None else [worker]
+        if not asked:
             raise LostPlayError("no environment worker is up: the world is not open, or all their processes have ended")
-        try:
-            answer: Answer = pickle.loads(
-                ray.get(getattr(worker.actor, method).remote(*arguments), timeout=ASK_TIMEOUT_S)
-            )
-        except RayError:
-            raise LostPlayError(LOST) from None
-        return answer.get()
+        for one in asked:
+            try:
+                raw: Any = ray.get(getattr(one.actor, method).remote(*arguments), timeout=ASK_TIMEOUT_S)
+            except RayError:
+                continue
+            answer: Answer = pickle.loads(raw)
+            return answer.get()
+        raise LostPlayError(LOST)
 
     async def part_loads(self, name: str) -> list[PartLoad]:
         """Returns what each worker does."""

@@ -165,6 +165,14 @@ async def test_groups_are_those_of_one_process_bit_for_bit(case: str, monkeypatc
             assert all(episode.error is None for episode in there.episodes)
 
 
+async def test_where_a_worker_has_ended_unnoticed_another_is_asked() -> None:
+    async with remote(Fragile()) as family:
+        workers = family.shared.workers
+        os.kill((await pids(family))[0], signal.SIGKILL)
+        assert workers.all[0].up, "nothing has looked yet"
+        assert isinstance(workers.ask_now(None, "abilities", (), fragile()), frozenset)
+
+
 async def test_a_play_can_do_what_it_can_do_in_one_process_before_it_starts_and_after() -> None:
     base = Fragile(pids=[0])
     async with remote(Fragile()) as family:

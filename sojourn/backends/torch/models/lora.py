@@ -31,10 +31,8 @@ def adapted(model: Any, lora: Any, dtype: Any) -> Any:
 def merged(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields the weights with the adapters merged in, by their names in the bare transformers model. Of a sharded model
     they are those that are gathered."""
-    from peft.tuners.lora import Linear as LoraLinear
-
     base = base_of(model)
-    adapted: dict[str, Any] = {f"{name}.weight": m for name, m in base.named_modules() if isinstance(m, LoraLinear)}
+    adapted = _adapted_layers(base)
     for name, parameter in base.named_parameters():
         if ".lora_" in name or isinstance(parameter, DTensor):
             continue
@@ -42,3 +40,12 @@ def merged(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
         if layer := adapted.get(name):
             weight = weight + layer.get_delta_weight(layer.active_adapters[0]).to(weight.dtype)
         yield name, weight
+
+
+def _adapted_layers(base: Any) -> dict[str, Any]:
+    """Returns the layers with adapters by the names of their weights. Where there is none, peft is not imported."""
+    if not any(".lora_" in name for name, _ in base.named_parameters()):
+        return {}
+    from peft.tuners.lora import Linear as LoraLinear
+
+    return {f"{name}.weight": layer for name, layer in base.named_modules() if isinstance(layer, LoraLinear)}
