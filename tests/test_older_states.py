@@ -30,9 +30,10 @@ def interrupted(tmp_path, monkeypatch) -> Path:
     save = checkpoint.save
 
     def save_and_die(folder, step, *given, **more):
-        save(folder, step, *given, **more)
+        saved = save(folder, step, *given, **more)
         if step == 2:
             raise KilledError
+        return saved
 
     monkeypatch.setattr(checkpoint, "save", save_and_die)
     with pytest.raises(KilledError):

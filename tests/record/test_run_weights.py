@@ -17,7 +17,7 @@ from sojourn.record.run import RunFolder
 from sojourn.record.run_weights import NamedRun, available_weights, best_evaluation, find_weights
 from sojourn.record.summary import Summary, TaskStatistics
 from sojourn.terminal.output import CleanConsole
-from sojourn.train import run as training
+from sojourn.train import evaluate as evaluating
 from sojourn.train.resolve import resolve
 from sojourn.train.weights import found_weights
 
@@ -92,7 +92,7 @@ def test_the_best_evaluation_is_that_with_most_success_then_most_reward(tmp_path
 def test_what_was_best_until_the_end_of_its_stage_goes(tmp_path, monkeypatch):
     """As a stage keeps no checkpoint of its middle but the best one."""
     rewards = iter((0.0, 0.1, 0.2, 0.3))  # before, warmup, rl-1, rl
-    monkeypatch.setattr(training, "summarise", lambda groups, scores: summary(0.5, next(rewards)))
+    monkeypatch.setattr(evaluating, "summarise", lambda groups, scores: summary(0.5, next(rewards)))
     run = trained_run.train(tmp_path / "run", "stages.1.steps=2", "evaluation.every=1")
     assert [one.name for one in available_weights(run)] == ["before", "warmup", "rl"]
     assert find_weights(run, "").name == find_weights(run, "best").name == "rl"
@@ -128,7 +128,7 @@ def test_the_command_says_where_the_best_weights_are_not_the_last(run, tmp_path,
 def test_the_best_checkpoint_is_kept_and_named(tmp_path, monkeypatch):
     """Of four steps, each evaluated, the second is made the best one: it outlives later checkpoints and the stage."""
     rewards = iter((0.0, 0.1, 0.3, 0.2, 0.1, 0.25))  # before, warmup, and after each of the four steps
-    monkeypatch.setattr(training, "summarise", lambda groups, scores: summary(0.5, next(rewards)))
+    monkeypatch.setattr(evaluating, "summarise", lambda groups, scores: summary(0.5, next(rewards)))
     changes = ("stages.1.steps=4", "evaluation.every=1", "record.keep=1")
     run = trained_run.train(tmp_path / "run", *changes)
     assert [one.name for one in available_weights(run)] == ["before", "warmup", "2", "rl"]
