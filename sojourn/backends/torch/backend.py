@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
-
 from sojourn.abilities import ExportedModel
+from sojourn.backends.torch import vocabularies
 from sojourn.config.fields import Range
-from sojourn.errors import InfrastructureError, ModelError
+from sojourn.errors import ModelError
 from sojourn.protocols import Opened, Renderer, RendererConfig, Trainer
 from sojourn.render.auto import Auto
 from sojourn.timeline import Timeline
@@ -247,7 +246,7 @@ class Torch:
 
         sources = [loading.resolve(one.name, one.revision) for one in (model, policy)]
         if all(source.ready for source in sources):
-            _require_same_vocabulary(
+            vocabularies.require_same(
                 name, model, *(loading.tokenizer(one.name, one.revision) for one in (model, policy))
             )
 
@@ -263,7 +262,7 @@ class Torch:
 
         assert isinstance(trainer, TorchTrainer), "the trainer that this backend opened"
         loaded = loading.load(model.name, "fp32", seed, model.revision)
-        _require_same_vocabulary(name, model, loaded.tokenizer, loading.tokenizer(policy.name, policy.revision))
+        vocabularies.require_same(name, model, loaded.tokenizer, loading.tokenizer(policy.name, policy.revision))
         if loaded.max_context < min(self.max_context, loading.max_context(trainer.passes.decoder.base.config)):
             raise ModelError(
                 f"models.{name} = '{model.name}' reads at most {loaded.max_context} tokens: set backend.max_context to "
@@ -288,7 +287,7 @@ class Torch:
         from sojourn.backends.torch.models import export, loading, lora
 
         loaded = self.load(model, seed)
-        _require_same_vocabulary(name, model, loaded.tokenizer, loading.tokenizer(policy.name, policy.revision))
+        vocabularies.require_same(name, model, loaded.tokenizer, loading.tokenizer(policy.name, policy.revision))
         engine = self.open_sampler(loaded, model, renderer.stops)
         if weights is not None:
             await engine.publish(lora.merged(export.with_weights(loaded.model, model.lora, weights)), 1)
@@ -301,7 +300,7 @@ class Torch:
         from sojourn.backends.torch.models import loading
 
         loaded = self.load(model, seed)
-        _require_same_vocabulary(name, model, loaded.tokenizer, loading.tokenizer(policy.name, policy.revision))
+        vocabularies.require_same(name, model, loaded.tokenizer, loading.tokenizer(policy.name, policy.revision))
         engine = self.open_sampler(loaded, model, renderer.stops, timeline)
         trainer = self.open_trainer(loaded, model, seed, engine.publish, timeline)
         return Opened(trainer, engine, renderer, min(self.max_context, loaded.max_context))
@@ -312,7 +311,7 @@ class Torch:
         from sojourn.backends.torch.trainer.teachers import HasTeachers, ServedTeacher
 
         assert isinstance(trainer, HasTeachers), "the trainer that this backend opened"
-        await _require_vocabulary(name, scorer, loading.tokenizer(policy.name, policy.revision))
+        await vocabularies.require_served(name, scorer, loading.tokenizer(policy.name, policy.revision))
         longest, context = await scorer.max_prompt(), min(self.max_context, trainer.context_of("policy"))
         if longest < context:
             raise ModelError(
@@ -320,7 +319,7 @@ class Torch:
                 f"server samples, but backend.max_context is {context}: start the server with --max-model-len "
                 f"{context + 1} or more, or lower backend.max_context"
             )
-        await _require_top_k(name, scorer)
+        await vocabularies.require_top_k(name, scorer)
         trainer.teachers.served[name] = ServedTeacher(scorer, longest, trainer.vocabulary)
 
     def _critic_model(self, critic: Critic, policy: Loaded, seed: int, *, defer: bool) -> Loaded | None:
@@ -359,51 +358,6 @@ class Torch:
         head = critics.Head((own or policy).model.config.get_text_config().hidden_size, critic.hidden)
         head.to(next(policy.model.parameters()).device)
         return critics.Critic(head, critic.optim, detach=critic.detach and own is None, model=trained, decoder=decoder)
-
-
-def _require_same_vocabulary(name: str, model: Model, own: Any, policys: Any) -> None:
-    """Refuses a model whose tokens are not those of the policy, as it could not score what the policy samples."""
-    vocabularies = [None if tokenizer is None else tokenizer.get_vocab() for tokenizer in (own, policys)]
-    if None in vocabularies or vocabularies[0] != vocabularies[1]:
-        sizes = " and ".join("no tokenizer" if one is None else f"{len(one)} tokens" for one in vocabularies)
-        raise ModelError(
-            f"models.{name} = '{model.name}' has not the policy's vocabulary (they have {sizes}), whose tokens it is "
-            "to score: use a model of the same family"
-        )
-
-
-async def _require_vocabulary(name: str, scorer: PromptScorer, policys: Any) -> None:
-    """Refuses a server whose tokenizer makes another text of all of the policy's tokens, in the order of their ids.
-    Spaces are not compared, as versions of transformers differ in which of them they remove."""
-    if policys is None:
-        raise ModelError(f"models.{name}: the policy has no tokenizer with which the server's could be compared")
-    every = list(range(len(policys)))
-    theirs, own = (text.replace(" ", "") for text in (await scorer.detokenize(every), policys.decode(every)))
-    if theirs != own:
-        same = next(
-            (n for n, (a, b) in enumerate(zip(theirs, own, strict=False)) if a != b), min(map(len, (theirs, own)))
-        )
-        raise ModelError(
-            f"models.{name} = '{scorer.endpoint.model}' has not the policy's vocabulary, whose tokens it is to score: "
-            f"of all {len(every)} in a row its server makes {theirs[same : same + 20]!r} where the policy's tokenizer "
-            f"makes {own[same : same + 20]!r}: use a model of the same family"
-        )
-
-
-async def _require_top_k(name: str, scorer: PromptScorer) -> None:
-    """Refuses a server that gives no log-probabilities of a prompt, or those of fewer tokens than it is asked for."""
-    try:
-        [scores] = await scorer.score([np.zeros(2, dtype=np.int64)], [np.ones(1, dtype=np.int64)])
-    except InfrastructureError as error:
-        raise ModelError(
-            f"{error}: start the server with --max-logprobs {scorer.top_k} or more, or lower "
-            f"models.{name}.endpoint.top_k"
-        ) from None
-    if (given := np.count_nonzero(scores.likeliest >= 0)) < scorer.top_k:
-        raise ModelError(
-            f"models.{name}: its server was asked for the {scorer.top_k} likeliest tokens, but gives {given}: set "
-            f"models.{name}.endpoint.top_k below {given}"
-        )
 
 
 def device_of(name: str) -> Any:
