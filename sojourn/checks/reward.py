@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from sojourn.abilities import BindsModels
 from sojourn.checks import played
 from sojourn.checks.promise import BrokenError, Promise, judge_all_awaited, require_config
 from sojourn.checks.report import Report
 from sojourn.checks.synthetic import content
 from sojourn.errors import ConfigError, RewardError
+from sojourn.models.asking import Answer, AskedModels
 from sojourn.rewards.reward_cache import score_group
-from sojourn.types import Group, Score
+from sojourn.types import Group, Message, Score
 
 TOLERANCE = 1e-5
 
@@ -26,7 +28,26 @@ class Case:
     reward: Any
 
     async def score(self, group: Group) -> list[Score]:
-        return await scored(copy.deepcopy(self.reward), group)
+        return await scored(self.bound(), group)
+
+    def bound(self) -> Any:
+        """Returns a copy of the reward; one that asks models asks a stand-in."""
+        reward = copy.deepcopy(self.reward)
+        if not isinstance(reward, BindsModels):
+            return reward
+        return reward.bind_models(AskedModels(dict.fromkeys(reward.asks, StandIn(reward.example_answer))))
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """Answers in the place of a model, as the reward says that one might."""
+
+    answer: Callable[[Sequence[Message]], str]
+
+    async def ask(
+        self, messages: Sequence[Message], *, max_tokens: int, temperature: float, seed: int, asker: str = ""
+    ) -> Answer:
+        return Answer(self.answer(messages), 0, 0)
 
 
 async def scored(reward: Any, group: Group) -> list[Score]:
@@ -66,7 +87,7 @@ async def _deterministic(case: Case) -> str:
 
 async def _together(case: Case) -> str:
     """Checks that groups which are scored at the same time do not affect each other, as slots score their own."""
-    groups, reward = played.groups(), copy.deepcopy(case.reward)
+    groups, reward = played.groups(), case.bound()
     alone = [await case.score(group) for group in groups]
     for expected, found in zip(alone, await asyncio.gather(*(scored(reward, group) for group in groups)), strict=True):
         _require_same(expected, found, "with other groups scored at the same time")

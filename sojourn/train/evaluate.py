@@ -47,11 +47,11 @@ async def evaluate(components: Components, label: str, expert: bool = False) -> 
         for slot, task in enumerate(panel(components))
     ]
     groups = await asyncio.gather(*plays)
-    if isinstance(components.sampler, Forgets):
-        await components.sampler.forget()  # so that training continues as it would after a restart
     require_plays(groups)
     reward = functools.partial(score_group, components.rewards.reward)
     scored = await asyncio.gather(*(scored_or_failed(reward, group) for group in groups))
+    if isinstance(components.sampler, Forgets):  # a reward may have asked it, too
+        await components.sampler.forget()  # so that training continues as it would after a restart
     groups = [group for group, _ in scored]
     require_plays(groups)
     return EvaluationPlays(groups, [scores for _, scores in scored])
