@@ -40,10 +40,11 @@ class Spent(NamedTuple):
 
 @dataclass
 class AnswerStore:
-    """Keeps answers by a key of everything that was asked: in memory, unless `keep_in` names a run folder. Each is on
-    the disk as soon as it is there, so that a run that is killed asks for none of them again."""
+    """Keeps answers by a key of everything that was asked: in memory, unless there is a run folder. Each is on the disk
+    as soon as it is there, so that a run that is killed asks for none of them again."""
 
     folder: Path | None = None
+    writes: bool = True
     _opened: sqlite3.Connection | None = None
 
     def keep_in(self, folder: Path) -> None:
@@ -54,7 +55,7 @@ class AnswerStore:
     @property
     def _database(self) -> sqlite3.Connection:
         if self._opened is None:
-            self._opened = _open(":memory:") if self.folder is None else _open_file(self.folder / FILE)
+            self._opened = _open(":memory:") if self.folder is None else _open_file(self.folder / FILE, self.writes)
         return self._opened
 
     def find(self, key: str) -> KnownAnswer | None:
@@ -81,8 +82,20 @@ class AnswerStore:
         self._opened = None
 
 
-def _open_file(path: Path) -> sqlite3.Connection:
+def earlier_answers(run: str) -> AnswerStore:
+    """Returns the answers of an earlier run, to be read. Raises `RecordError` where it has none."""
+    if not (Path(run) / FILE).is_file():
+        raise RecordError(
+            f"answers = '{run}': there is no {FILE} in it: expected the folder of a run that asked models"
+        )
+    return AnswerStore(Path(run), writes=False)
+
+
+def _open_file(path: Path, writes: bool) -> sqlite3.Connection:
     try:
+        if not writes:
+            require_regular(path)
+            return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         path.touch(0o600)  # where it is new: for its owner alone
         require_regular(path)
         return _open(str(path))

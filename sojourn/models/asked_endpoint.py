@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sojourn.errors import ConfigError
-from sojourn.models.answers import AnswerStore, KnownAnswer
+from sojourn.models.answers import AnswerStore, KnownAnswer, earlier_answers
 from sojourn.models.asking import Answer
 from sojourn.models.endpoint import Completion, Endpoint, endpoint_of
 from sojourn.models.spec import ServedModel
@@ -37,12 +37,14 @@ class EndpointModel:
     served: ServedModel
     answers: AnswerStore
     endpoint: Endpoint = field(init=False)
+    _earlier: AnswerStore | None = field(init=False)  # of another run
     _free: asyncio.Semaphore = field(init=False)
     _locks: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))  # by key
 
     def __post_init__(self) -> None:
         self.endpoint = endpoint_of(self.name, self.served)
         self._free = asyncio.Semaphore(self.served.concurrency)
+        self._earlier = earlier_answers(self.served.answers) if self.served.answers else None
 
     async def ask(
         self, messages: Sequence[Message], *, max_tokens: int, temperature: float, seed: int, asker: str = ""
@@ -53,7 +55,7 @@ class EndpointModel:
         key = hashlib.sha256(content.encode(errors="backslashreplace")).hexdigest()
         async with self._locks[key]:  # whoever asks the same meanwhile waits for this answer
             try:
-                if (known := self.answers.find(key)) is not None:
+                if (known := self._known(key)) is not None:
                     cost = known.cost if known.asker == asker else 0.0
                     return Answer(known.text, known.prompt_tokens, known.sampled_tokens, known.seconds, True, cost)
                 async with self._free:
@@ -64,6 +66,13 @@ class EndpointModel:
                 return answer
             finally:
                 self._locks.pop(key, None)
+
+    def _known(self, key: str) -> KnownAnswer | None:
+        """Returns the answer of this run or, free of charge, that of the earlier one."""
+        if (own := self.answers.find(key)) is not None or self._earlier is None:
+            return own
+        found = self._earlier.find(key)
+        return None if found is None else found._replace(cost=0.0)
 
     async def _asked(self, texts: list[dict[str, str]], options: dict[str, Any]) -> Answer:
         began = time.monotonic()

@@ -99,7 +99,6 @@ class AskedModels:
         found = {name: tuple(self._pending.pop(name).values()) for name in episodes if name in self._pending}
         for one in (one for of_episode in found.values() for one in of_episode if one.question):
             self._counts["asked"] += 1
-            self._counts["asked_cached"] += one.cached
             self._counts["asked_tokens"] += one.prompt_tokens + one.sampled_tokens
             self._counts["asked_cost"] += one.cost
         return {name: tuple(sorted(asked, key=lambda one: (one.purpose, one.seed))) for name, asked in found.items()}
@@ -109,7 +108,7 @@ class AskedModels:
         self._pending.clear()
 
     def metrics(self) -> Mapping[str, float]:
-        """Returns, of what was recorded since the last call, how many answers there were, how many of them came from a
-        cache, and their tokens and cost; nothing where there was none."""
+        """Returns, of what was recorded since the last call, how many answers there were, and their tokens and cost;
+        nothing where there was none."""
         counts, self._counts = self._counts, defaultdict(float)
         return dict(counts)

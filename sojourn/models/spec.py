@@ -44,7 +44,8 @@ class ServedModel:
 
     Rewards ask it for text, by chat completions. The run stops when `token_budget` tokens, of questions and answers, or
     `cost_budget` in money are spent (0: no limit); `prompt_price` and `sampled_price` are what a million tokens cost.
-    Answers are kept in the run folder, and nothing is asked twice.
+    Answers are kept in the run folder, and nothing is asked twice; `answers` names an earlier run, whose answers are
+    taken where the same was asked.
 
     Streams such as `teacher` ask it for the log-probabilities of a prompt's tokens, which servers of vLLM's API give:
     for the `top_k` likeliest tokens in each place (0: for the prompt's own alone), of which vLLM gives at most 20
@@ -60,6 +61,7 @@ class ServedModel:
     sampled_price: Annotated[float, Range(0)] = 0.0
     token_budget: Annotated[int, Range(0)] = 0
     cost_budget: Annotated[float, Range(0)] = 0.0
+    answers: str = ""
 
     def __post_init__(self) -> None:
         if self.cost_budget and not (self.prompt_price or self.sampled_price):

@@ -21,6 +21,7 @@ from sojourn.abilities import (
 from sojourn.composite import with_bases
 from sojourn.config.registry import construct
 from sojourn.errors import ConfigError, RecordError
+from sojourn.models.answers import earlier_answers
 from sojourn.models.endpoint import endpoint_of
 from sojourn.models.prompt_scorer import PromptScorer
 from sojourn.models.spec import FrozenModel, Model, Sampling, ServedModel
@@ -200,6 +201,8 @@ def check_models_open(recipe: Recipe) -> None:
     endpoints that cannot be asked, without asking them."""
     for name, served in served_models(recipe).items():
         endpoint_of(name, served)
+        if served.answers:
+            earlier_answers(served.answers)
     if not isinstance(recipe.backend, OpensModels):
         return
     for name, found in find_models(recipe).items():
