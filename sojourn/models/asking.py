@@ -83,15 +83,28 @@ class AskedModels:
     ) -> Answer:
         """Returns a model's answer, which is recorded with the episodes that it is about, once they are."""
         question = tuple(messages)
-        params = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
-        answer = await self.models[model].ask(question, **params, asker=about[0])
-        text, *spent = answer.text, answer.prompt_tokens, answer.sampled_tokens
-        made = Exchange(
-            model, purpose, tuple(about), question, text, *spent, answer.cost, answer.seconds, answer.cached, **params
+        answer = await self.models[model].ask(
+            question, max_tokens=max_tokens, temperature=temperature, seed=seed, asker=about[0]
         )
+        made = Exchange(
+            model=model,
+            purpose=purpose,
+            about=tuple(about),
+            question=question,
+            answer=answer.text,
+            prompt_tokens=answer.prompt_tokens,
+            sampled_tokens=answer.sampled_tokens,
+            cost=answer.cost,
+            seconds=answer.seconds,
+            cached=answer.cached,
+            seed=seed,
+            temperature=temperature,
+            max_tokens=max_tokens,
+        )
+        key = model, question, max_tokens, temperature, seed
         for number, episode in enumerate(about):
             own = made if number == 0 else replace(made, question=())
-            self._pending.setdefault(episode, {}).setdefault((model, question, *params.values()), own)
+            self._pending.setdefault(episode, {}).setdefault(key, own)
         return answer
 
     def take(self, episodes: Iterable[str]) -> dict[str, tuple[Exchange, ...]]:

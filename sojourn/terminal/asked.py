@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rich.console import RenderableType
 from rich.text import Text
 
-from sojourn.models.asking import Exchange
+from sojourn.models.asking import AskedModels, Exchange
 from sojourn.terminal.clean import clean, one_line
 from sojourn.terminal.indented import Indented
 from sojourn.terminal.numbers import number
@@ -42,6 +42,16 @@ def asked_summary(asked: Sequence[Exchange]) -> str:
     tokens = sum(one.prompt_tokens + one.sampled_tokens for one in asked)
     count = f"{len(asked)} answer{'s' * (len(asked) != 1)} of models about it"
     return f"{count}: {tokens:,} tokens{_cost(sum(one.cost for one in asked))}"
+
+
+def asked_sentence(models: AskedModels, episodes: Sequence[str]) -> str:
+    """Returns how much models were asked about episodes that are not recorded, and what it cost; empty where they were
+    asked nothing."""
+    models.take(episodes)
+    spent = models.metrics()
+    if not spent:
+        return ""
+    return f"models gave {spent['asked']:g} answers: {spent['asked_tokens']:,.0f} tokens{_cost(spent['asked_cost'])}"
 
 
 def asked_text(asked: Sequence[Exchange], episode: str, limit: int | None) -> Iterator[RenderableType]:

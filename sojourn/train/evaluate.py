@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sojourn.abilities import Forgets
 from sojourn.errors import InfrastructureError, failure_and_place
 from sojourn.rewards.reward_cache import score_group, scored_or_failed
+from sojourn.sources.context import count_unjudged
 from sojourn.sources.experts import expert_sampler
 from sojourn.tasks.listed import listed
 from sojourn.types import Group, Score, Task
@@ -52,6 +53,8 @@ async def evaluate(components: Components, label: str, expert: bool = False) -> 
     scored = await asyncio.gather(*(scored_or_failed(reward, group) for group in groups))
     if isinstance(components.sampler, Forgets):  # a reward may have asked it, too
         await components.sampler.forget()  # so that training continues as it would after a restart
+    for group, (judged, _) in zip(groups, scored, strict=True):
+        count_unjudged(components.runner, group, judged)
     groups = [group for group, _ in scored]
     require_plays(groups)
     return EvaluationPlays(groups, [scores for _, scores in scored])
