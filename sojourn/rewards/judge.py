@@ -57,27 +57,27 @@ class Judge(HasBases):
       mean counts (SOTOPIA: Zhou et al. 2023, arXiv:2310.11667, whose dimensions have scales of their own).
     - "reference": the same, beside the answer that the key `reference` of the task's data holds.
     - "pairwise": which of two trajectories of a group is better, or neither, each pair in both orders; one wins only if
-      it does in both (Zheng et al. 2023, arXiv:2306.05685, section 3.4, against the judge's bias for a position).
+      it does in both (Zheng et al. 2023, arXiv:2306.05685, against the judge's bias for a position).
       The verdict is the mean over its pairs: 1 for a win, 1/2 for a tie. Each meets all others or, with `neighbours`,
       that many on either side in a ring.
-    - "ranking": all trajectories of a group at once, each on the scale, relative to the others (RULER of OpenPipe's
-      ART, 2025).
+    - "ranking": all trajectories of a group at once, each on the scale, relative to the others; what all begin with is
+      shown once (RULER of OpenPipe's ART, 2025).
 
-    Only trajectories of the same seat are compared; those that look the same to the judge are shown once, and tie. Each
-    question is asked `samples` times: numbers are averaged, and of words the most frequent counts. The judge sees the
-    last `turns` of a trajectory (0: all) or, with `evidence`, the last one and up to that many which the agent chose
-    itself by their numbers, as in "evidence: 2, 5" (SmartSnap: Cai et al. 2025, arXiv:2512.22322), with its reasoning
-    if `thoughts` says so, and at most about `shown_chars` characters of each.
+    It answers with at most `max_tokens`, at `temperature`. Only trajectories of the same seat are compared; those that
+    look the same to the judge are shown once, and tie. Each question is asked `samples` times: numbers are averaged,
+    and of words the most frequent counts. The judge sees the last `turns` of a trajectory (0: all) or, with `evidence`,
+    the last one and up to that many which the agent chose itself by their numbers, as in "evidence: 2, 5" (SmartSnap:
+    Cai et al. 2025, arXiv:2512.22322), with its reasoning if `thoughts` says so, and at most about `shown_chars`
+    characters of each.
 
     What the agent wrote is marked as data, by a code that it cannot know, and a verdict must repeat that code. An
     answer that does not end with a verdict is asked for again, up to `retries` times, with other seeds; then, or where
     the judge is down, the group's episodes have failed: they are never scored 0 for it. Everything asked is recorded
     with the episodes.
 
-    Of the sources, accounts of RULER, SmartSnap and SOTOPIA were read, and of Zheng et al. the abstract and accounts;
-    the wording of the questions is ours, and so is that a verdict lies between 0 and 1. RULER shows what all
-    trajectories begin with once, here each is shown whole; SmartSnap trains the agent to choose by rewards for few and
-    sufficient pieces of evidence, of which there is the limit alone.
+    The documentation of RULER, the abstract of SmartSnap, and accounts of SOTOPIA and of Zheng et al. were read. The
+    wording of the questions is ours, and so is that a verdict lies between 0 and 1. SmartSnap's rewards for few and
+    sufficient pieces of evidence are not there, but for the limit.
     """
 
     base: Annotated[Reward, Kind("reward")] = field(default_factory=_nothing)
@@ -100,7 +100,7 @@ class Judge(HasBases):
     coef: float = 1.0
     combine: Literal["add", "multiply"] = "add"
 
-    unverified = "accounts of RULER, SmartSnap and SOTOPIA were read, and the abstract of Zheng et al."
+    unverified = "the documentation of RULER, SmartSnap's abstract and accounts of the others were read, not their text"
 
     def __post_init__(self) -> None:
         names = [one.name for one in self.criteria]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from statistics import fmean
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -83,11 +84,20 @@ class Question:
 
     def messages(self, most: int) -> tuple[Message, ...]:
         """Returns the question, with about `most` characters of each transcript."""
-        form = self.form
-        shown = [written(said, form.code, most, name) for name, said in self.transcripts.items()]
+        form, common = self.form, _common(list(self.transcripts.values()))
+        beginning = next(iter(self.transcripts.values()))[:common]
+        shown = [written(beginning, form.code, most, "beginning that all share")] if common else []
+        shown += [written(said[common:], form.code, most, name) for name, said in self.transcripts.items()]
         right = [fenced(self.reference, form.code, "right answer")] if self.reference else []
         text = "\n\n".join([self.asks, *right, *shown, ENDING.format(form=form.template())])
         return Message(Role.SYSTEM, SYSTEM.format(code=form.code)), Message(Role.USER, text)
+
+
+def _common(transcripts: Sequence[tuple[Said, ...]]) -> int:
+    """Returns with how many equal messages several transcripts begin."""
+    if len(transcripts) == 1:
+        return 0
+    return sum(1 for _ in takewhile(lambda said: len(set(said)) == 1, zip(*transcripts, strict=False)))
 
 
 @dataclass(frozen=True)

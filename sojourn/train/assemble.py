@@ -36,9 +36,9 @@ class Components:
     rewards: RewardCache
     curriculum: Curriculum
     seating: Seating
-    asked: AskedModels
-    answers: AnswerStore  # of those of them that are behind endpoints
     timeline: Timeline
+    asked: AskedModels = field(default_factory=lambda: AskedModels({}))  # for text
+    answers: AnswerStore = field(default_factory=AnswerStore)  # of those of them that are behind endpoints
     source: Source | None = None  # of the present stage
     episodes: EpisodeStore = field(init=False)  # of a run, which records them; an evaluation alone has none
 

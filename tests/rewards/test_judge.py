@@ -186,6 +186,16 @@ async def test_a_whole_group_is_ranked_at_once():
 
 
 @pytest.mark.parametrize("mode", ["pairwise", "ranking"])
+async def test_what_all_begin_with_is_shown_once(mode: str):
+    model = Scripted(better if mode == "pairwise" else ranking)
+    of = group(*(line("hello", word, observed=["The task."]) for word in ("3", "8")))
+    assert await totals(model, of, mode=mode) == ([0.0, 1.0] if mode == "pairwise" else [0.3, 0.8])
+    for body in model.asked:
+        assert all(body["messages"][-1]["content"].count(one) == 1 for one in ("The task.", "hello"))
+        assert all("hello" not in one for one in records(body))
+
+
+@pytest.mark.parametrize("mode", ["pairwise", "ranking"])
 async def test_what_looks_the_same_is_shown_once_and_ties(mode: str):
     model = Scripted(better if mode == "pairwise" else ranking)
     of = group(line("3"), line("8"), line("3"))
