@@ -186,5 +186,6 @@ class BoundJudge(HasBases):
         else:
             turns, outcome = score.turns.copy(), score.result + value
             turns[-1:] += np.float32(value)
-        parts = {**score.parts, "judge": judgement.fraction, **judgement.parts}
+        own = f"judge_{self.config.mode}" if "judge" in score.parts else "judge"  # beside that of another judge
+        parts = {**score.parts, own: judgement.fraction, **judgement.parts}
         return replace(score, turns=turns, parts=parts, outcome=outcome)

@@ -17,6 +17,7 @@ from sojourn.abilities import (
     ScoresTokens,
     asked_for_text,
     asked_models,
+    parts_of,
 )
 from sojourn.composite import with_bases
 from sojourn.config.registry import construct
@@ -30,6 +31,7 @@ from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.run import RunFolder
 from sojourn.record.run_weights import NamedRun, find_weights
 from sojourn.searchers.search import Search
+from sojourn.sources.searched import Searched
 from sojourn.train.recipe import Recipe, Stage
 from sojourn.train.routed_sampler import RoutedSampler
 from sojourn.train.snapshots import POLICY, SnapshotPool
@@ -126,7 +128,9 @@ def _check_asked_for_text(recipe: Recipe) -> None:
                 f"reward: it asks the model '{name}', which is a pool of snapshots: these take seats alone: name "
                 "another model, or 'policy'"
             )
-    rewards = with_bases([recipe.agent.reward] if isinstance(recipe.agent, Search) else [])
+    parts = (part for stage in recipe.stages for part in parts_of(stage.groups))
+    agents = [recipe.agent, *(part.agent for part in parts if isinstance(part, Searched))]
+    rewards = with_bases([agent.reward for agent in agents if isinstance(agent, Search)])
     if names := [type(one).__name__ for one in rewards if asked_for_text(one)]:
         raise ConfigError(
             f"agent.reward: {names[0]} asks a model, but a search judges plays that are not recorded: give it another "

@@ -91,6 +91,16 @@ async def test_a_verdict_is_added_at_the_last_turn_or_multiplies_the_base():
         assert score.parts["judge"] == pytest.approx(0.8)
 
 
+async def test_a_judge_stands_on_another():
+    """As pointwise and pairwise verdicts together."""
+    inner = Judge(model="policy", mode="pairwise", coef=0.5)
+    outer = Judge(base=inner.bind_models(AskedModels({"policy": Scripted(better)})))
+    scores = await outer.bind_models(AskedModels({"policy": Scripted(lambda body: {"score": number(body)[0]})}))(GROUP)
+    assert [score.total for score in scores] == pytest.approx([0.2, 0.5 + 0.7, 0.25 + 0.5])
+    assert [score.parts["judge"] for score in scores] == [0.0, 1.0, 0.5]
+    assert [score.parts["judge_score"] for score in scores] == pytest.approx([0.2, 0.7, 0.5])
+
+
 async def test_criteria_have_scales_and_weights():
     model = Scripted(lambda body: {"goal": 8, "secret": -5})
     criteria = (
