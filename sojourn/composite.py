@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from sojourn.protocols import Stateful
@@ -31,3 +32,12 @@ def with_bases(components: Iterable[object]) -> Iterator[object]:
         yield component
         if isinstance(component, HasBases):
             yield from with_bases(getattr(component, name) for name in component.bases)
+
+
+def replaced_bases(component: Any, change: Callable[[Any], Any]) -> Any:
+    """Returns a component whose bases are what `change` makes of them; the component itself where that changes none."""
+    if not isinstance(component, HasBases):
+        return component
+    bases = {name: getattr(component, name) for name in component.bases}
+    changed = {name: new for name, base in bases.items() if (new := change(base)) is not base}
+    return replace(component, **changed) if changed else component  # type: ignore[type-var]

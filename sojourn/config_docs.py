@@ -29,6 +29,7 @@ from sojourn.key_meanings import OF_CLASS, OF_NAME
 from sojourn.method_docs import with_links
 from sojourn.models.spec import Critic, FrozenModel, Lora, Model, Sampling, ServedModel, Snapshots
 from sojourn.optim import Lookahead, Optim
+from sojourn.rewards.judge import Criterion
 from sojourn.rollout.limits import Limits
 from sojourn.rollout.runner import Rollout
 from sojourn.searchers.critique import Critique
@@ -63,6 +64,7 @@ STAGES: Mapping[str, type] = {
 }
 PARTS: Mapping[str, Mapping[str, type]] = {  # tables of components, by their kind
     "agent": {"critique": Critique},
+    "reward": {"criteria": Criterion},
     "backend": {"samplers": Samplers, "trainer": TrainerRanks, "envs": EnvWorkers},
 }
 PAGES: Mapping[str, Mapping[str, type]] = {"run": RUN, "stages": STAGES, **PARTS}

@@ -158,6 +158,7 @@ UNREAD = {
     ("stream", "milestones"),
     ("reward", "tool_use"),
     ("reward", "verified"),
+    ("reward", "judge"),
     ("curriculum", "solvable"),
     ("curriculum", "deficits"),
     ("curriculum", "exp3s"),

@@ -14,14 +14,17 @@ from sojourn.protocols import (
     EnvFamily,
     PassOutput,
     Renderer,
+    Reward,
     SelectedTokens,
     SourceConfig,
     StepContext,
 )
-from sojourn.types import Batch, FloatArray, Group, Score, Task
+from sojourn.types import Batch, FloatArray, Group, Message, Score, Task
 
 if TYPE_CHECKING:
     import torch
+
+    from sojourn.models.asking import AskedModels
 
 
 @runtime_checkable
@@ -47,6 +50,20 @@ class AsksModels(Protocol):
 
     @property
     def models(self) -> frozenset[str]: ...
+
+
+@runtime_checkable
+class BindsModels(Protocol):
+    """A reward that asks models for text: those of `[models]` that it names, or "policy".
+
+    `bind_models` returns the reward that asks them. `example_answer` returns what a model might answer to one of its
+    questions, which follows from the question alone: for checks, where there is no model.
+    """
+
+    @property
+    def asks(self) -> frozenset[str]: ...
+    def bind_models(self, models: AskedModels) -> Reward: ...
+    def example_answer(self, question: Sequence[Message]) -> str: ...
 
 
 @runtime_checkable
@@ -119,6 +136,11 @@ def task_data(stream: object) -> frozenset[str]:
 def asked_models(stream: object) -> frozenset[str]:
     """Returns the further models that a stream asks; mostly none."""
     return stream.models if isinstance(stream, AsksModels) else frozenset()
+
+
+def asked_for_text(component: object) -> frozenset[str]:
+    """Returns the models that a component itself asks for text; mostly none."""
+    return component.asks if isinstance(component, BindsModels) else frozenset()
 
 
 @runtime_checkable

@@ -75,7 +75,7 @@ class RemoteSpeaker:
         self.tools = observation.tools or self.tools
         self._add((*observation.system, *observation.messages))
         options = {"tools": [_tool_schema(tool) for tool in self.tools]} if self.tools else {}
-        reply, tokens = await self.endpoint.complete(self.messages, **options)
+        reply, tokens, _ = await self.endpoint.complete(self.messages, **options)
         content = reply.get("content")
         thought, text = _split_thought(content if isinstance(content, str) else "")
         calls, fault = _parse_calls(reply.get("tool_calls"))

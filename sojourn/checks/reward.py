@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from sojourn.abilities import BindsModels, task_data
 from sojourn.checks import played
 from sojourn.checks.promise import BrokenError, Promise, judge_all_awaited, require_config
 from sojourn.checks.report import Report
 from sojourn.checks.synthetic import content
+from sojourn.composite import replaced_bases, with_bases
 from sojourn.errors import ConfigError, RewardError
+from sojourn.models.asking import Answer, AskedModels
 from sojourn.rewards.reward_cache import score_group
-from sojourn.types import Group, Score
+from sojourn.types import Group, Message, Score
 
 TOLERANCE = 1e-5
 
@@ -26,7 +29,36 @@ class Case:
     reward: Any
 
     async def score(self, group: Group) -> list[Score]:
-        return await scored(copy.deepcopy(self.reward), group)
+        return await scored(self.bound(), group)
+
+    def bound(self) -> Any:
+        """Returns a copy of the reward; one that asks models asks a stand-in."""
+        return _bound(copy.deepcopy(self.reward))
+
+    def groups(self, made: Sequence[Group] | None = None) -> list[Group]:
+        """Returns groups whose tasks have the data that the reward reads."""
+        data = {key: "north" for one in with_bases([self.reward]) for key in task_data(one)}
+        made = played.groups() if made is None else made
+        return [replace(group, task=replace(group.task, data={**group.task.data, **data})) for group in made]
+
+
+def _bound(reward: Any) -> Any:
+    reward = replaced_bases(reward, _bound)
+    if not isinstance(reward, BindsModels):
+        return reward
+    return reward.bind_models(AskedModels(dict.fromkeys(reward.asks, StandIn(reward.example_answer))))
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """Answers in the place of a model, as the reward says that one might."""
+
+    answer: Callable[[Sequence[Message]], str]
+
+    async def ask(
+        self, messages: Sequence[Message], *, max_tokens: int, temperature: float, seed: int, asker: str = ""
+    ) -> Answer:
+        return Answer(self.answer(messages), 0, 0)
 
 
 async def scored(reward: Any, group: Group) -> list[Score]:
@@ -47,26 +79,26 @@ async def _declares(case: Case) -> str:
 
 
 async def _scores(case: Case) -> str:
-    return await _sound(case, played.groups(played.SHAPES[:2]))
+    return await _sound(case, case.groups(played.groups(played.SHAPES[:2])))
 
 
 async def _cut(case: Case) -> str:
-    return await _sound(case, played.groups(played.SHAPES[2:]))
+    return await _sound(case, case.groups(played.groups(played.SHAPES[2:])))
 
 
 async def _failures(case: Case) -> str:
-    return await _sound(case, played.broken_groups())
+    return await _sound(case, case.groups(played.broken_groups()))
 
 
 async def _deterministic(case: Case) -> str:
-    for group in played.groups():
+    for group in case.groups():
         _require_same(await case.score(group), await case.score(group), "the same group, scored again")
     return "the same group, the same scores"
 
 
 async def _together(case: Case) -> str:
     """Checks that groups which are scored at the same time do not affect each other, as slots score their own."""
-    groups, reward = played.groups(), copy.deepcopy(case.reward)
+    groups, reward = case.groups(), case.bound()
     alone = [await case.score(group) for group in groups]
     for expected, found in zip(alone, await asyncio.gather(*(scored(reward, group) for group in groups)), strict=True):
         _require_same(expected, found, "with other groups scored at the same time")
@@ -75,7 +107,7 @@ async def _together(case: Case) -> str:
 
 async def _permutes(case: Case) -> str:
     rng = np.random.default_rng(0)
-    for group in played.groups():
+    for group in case.groups():
         scores = await case.score(group)
         for _ in range(3):
             order = rng.permutation(len(group.episodes)).tolist()
@@ -85,7 +117,7 @@ async def _permutes(case: Case) -> str:
 
 
 async def _leaves_inputs(case: Case) -> str:
-    for group in played.groups():
+    for group in case.groups():
         before = content(group)
         await case.score(group)
         if content(group) != before:

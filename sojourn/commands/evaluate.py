@@ -118,6 +118,7 @@ async def evaluate_run(
     from sojourn.display import Display
     from sojourn.plot_search import search_curve
     from sojourn.record.run_weights import find_weights
+    from sojourn.terminal.asked import asked_sentence
     from sojourn.train.assemble import assemble
     from sojourn.train.evaluate import evaluate as play_panel
     from sojourn.train.evaluate import panel
@@ -135,12 +136,15 @@ async def evaluate_run(
                 loaded = await load_weights(components, run, display.message)
                 step, name = loaded.step, ""
                 agents = agents or {"expert" if expert else loaded.name: resolved.recipe.agent}
-                failures.watch(components.runner, display.episode)
+                failures.watch(components.runner, display.episode, components.asked)
                 for name, components.runner.agent in agents.items():
                     display.evaluating(name, len(panel(components)) * resolved.recipe.evaluation.samples)
                     done = await play_panel(components, STAGE, expert)
                     summaries[name] = done.summary()
                     display.evaluation(name, summaries[name])
+                    judged = [e.id for group in done.groups for e in group.episodes if e.error is None]
+                    if spent := asked_sentence(components.asked, judged):
+                        display.message(spent)
     finally:
         if failures.episodes:
             await _keep(failures, run, step, play, console)

@@ -42,6 +42,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "overlong": "sojourn.rewards.overlong:Overlong",
         "tool_use": "sojourn.rewards.tool_use:ToolUse",
         "verified": "sojourn.rewards.verified:Verified",
+        "judge": "sojourn.rewards.judge:Judge",
     },
     "curriculum": {
         "cycle": "sojourn.curricula.cycle:Cycle",

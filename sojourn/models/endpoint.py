@@ -23,6 +23,8 @@ from sojourn.secrets import filled
 if TYPE_CHECKING:
     import httpx
 
+    from sojourn.models.spec import ServedModel
+
 T = TypeVar("T")
 MAX_ATTEMPTS = 3
 FIRST_WAIT_S, MAX_WAIT_S = 0.5, 8.0  # before the second attempt; it doubles from one attempt to the next
@@ -33,10 +35,12 @@ _jitter = random.Random()  # a generator of its own: the global one may be seede
 
 
 class Completion(NamedTuple):
-    """The message of a model as its server sent it, and the number of sampled tokens that the server reports."""
+    """The message of a model as its server sent it, and the numbers of sampled tokens and of the prompt's that the
+    server reports; 0 where it reports none."""
 
     message: Mapping[str, Any]
     tokens: int = 0
+    prompt_tokens: int = 0
 
 
 class Request(NamedTuple, Generic[T]):
@@ -168,6 +172,12 @@ class Endpoint:
         return Failure(reason, status in TRANSIENT or status >= 500, _retry_after_s(response.headers))
 
 
+def endpoint_of(name: str, served: ServedModel) -> Endpoint:
+    """Returns the client of the model `models.NAME`. Raises `ConfigError` for an address or a key that cannot be used;
+    nothing is asked."""
+    return Endpoint(served.base_url, served.model, served.key, served.timeout_s, f"the model models.{name}")
+
+
 def _check_key(key: str) -> None:
     """Refuses the name of an environment variable that is not set, or whose value cannot be sent in a header."""
     if not os.environ.get(key):
@@ -195,8 +205,8 @@ def _completion(data: Any) -> Completion:
     message, usage = data["choices"][0]["message"], data.get("usage")
     if not isinstance(message, dict):
         raise TypeError(f"its message is {message!r:.80}")
-    tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
-    return Completion(message, tokens if isinstance(tokens, int) and tokens > 0 else 0)
+    counts = [usage.get(f"{kind}_tokens") if isinstance(usage, dict) else None for kind in ("completion", "prompt")]
+    return Completion(message, *(count if isinstance(count, int) and count > 0 else 0 for count in counts))
 
 
 def _cause(response: httpx.Response) -> str:

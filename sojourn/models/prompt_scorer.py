@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sojourn.models.endpoint import Endpoint
+from sojourn.models.endpoint import Endpoint, endpoint_of
 from sojourn.models.spec import ServedModel
 from sojourn.types import FloatArray, IntArray
 
@@ -45,8 +45,7 @@ class PromptScorer:
     def of(cls, name: str, served: ServedModel) -> PromptScorer:
         """Returns the client of the model `models.NAME`. Raises `ConfigError` for an address or a key that cannot be
         used; nothing is asked."""
-        endpoint = Endpoint(served.base_url, served.model, served.key, served.timeout_s, f"the model models.{name}")
-        return cls(endpoint, served.top_k, served.concurrency)
+        return cls(endpoint_of(name, served), served.top_k, served.concurrency)
 
     async def score(self, prompts: Sequence[IntArray], where: Sequence[IntArray]) -> list[Scores]:
         """Returns what the model says of the tokens at the indices `where` of each prompt, at which 0 cannot be.

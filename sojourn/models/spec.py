@@ -38,11 +38,18 @@ class Model:
 
 @dataclass(frozen=True, kw_only=True)
 class ServedModel:
-    """A model behind a server of vLLM's API, which gives the log-probabilities of a prompt's tokens. `base_url` is the
-    address of its OpenAI-compatible part, and `model` the name that the server has for it. `key` names the environment
-    variable that holds the API key. The server is asked for the `top_k` likeliest tokens in each place (0: for the
-    prompt's own alone), of which vLLM gives at most 20 unless it is started with more. At most `concurrency` sequences
-    are asked about at once; `timeout_s` bounds each, with its retries."""
+    """A model behind an OpenAI-compatible server. `base_url` is its address, and `model` the name that the server has
+    for it. `key` names the environment variable that holds the API key. At most `concurrency` requests are sent at
+    once; `timeout_s` bounds each, with its retries.
+
+    Rewards ask it for text, by chat completions. The run stops when `token_budget` tokens, of questions and answers, or
+    `cost_budget` in money are spent (0: no limit); `prompt_price` and `sampled_price` are what a million tokens cost.
+    Answers are kept in the run folder, and nothing is asked twice; `answers` names an earlier run, whose answers are
+    taken where the same was asked.
+
+    Streams such as `teacher` ask it for the log-probabilities of a prompt's tokens, which servers of vLLM's API give:
+    for the `top_k` likeliest tokens in each place (0: for the prompt's own alone), of which vLLM gives at most 20
+    unless it is started with more. Prices and budgets do not count these."""
 
     base_url: Annotated[str, Text(r"https?://\S+", "an address such as http://127.0.0.1:8000/v1")]
     model: Annotated[str, MODEL]
@@ -50,6 +57,18 @@ class ServedModel:
     top_k: Annotated[int, Range(0)] = 20
     concurrency: Annotated[int, Range(1)] = 16
     timeout_s: Annotated[float, Range(above=0)] = 600.0
+    prompt_price: Annotated[float, Range(0)] = 0.0
+    sampled_price: Annotated[float, Range(0)] = 0.0
+    token_budget: Annotated[int, Range(0)] = 0
+    cost_budget: Annotated[float, Range(0)] = 0.0
+    answers: str = ""
+
+    def __post_init__(self) -> None:
+        if self.cost_budget and not (self.prompt_price or self.sampled_price):
+            raise ValueError(
+                f"cost_budget = {self.cost_budget:g} without prices, so that it would never be spent: set prompt_price "
+                "and sampled_price to what a million tokens cost"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

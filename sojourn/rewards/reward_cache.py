@@ -92,7 +92,7 @@ async def scored_or_failed(score: Callable[[Group], Awaitable[list[Score]]], gro
 
 async def _asked(reward: Reward, group: Group) -> list[Score]:
     """Returns what the reward answers; after a failure of the network it is asked again, up to `MAX_ATTEMPTS` times in
-    all. Raises `RewardError` where it does not answer."""
+    all. Raises `RewardError` where it does not answer, or says so itself."""
     for attempt in range(1, MAX_ATTEMPTS + 1):
         try:
             answer = reward(group)
@@ -103,7 +103,7 @@ async def _asked(reward: Reward, group: Group) -> list[Score]:
                 )
             return await answer
         except Exception as error:
-            if not _is_of_network(error):
+            if isinstance(leaf(error), RewardError) or not _is_of_network(error):
                 raise
             if attempt == MAX_ATTEMPTS:
                 raise RewardError(

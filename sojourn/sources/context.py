@@ -62,6 +62,13 @@ def require_played(groups: Sequence[Group], step: int) -> None:
         raise InfrastructureError(f"all {len(episodes)} episodes of step {step} failed; the last cause: {cause}")
 
 
+def count_unjudged(runner: Runner, played: Group, scored: Group) -> None:
+    """Counts the episodes of a group that failed when they were to be scored."""
+    for before, episode in zip(played.episodes, scored.episodes, strict=True):
+        if episode.error != before.error:
+            runner.count(episode, again=True)
+
+
 def require_one_seat(
     stage: StageContext, source: str, remedy: str, does: str = "plays the episodes of one seat again"
 ) -> None:

@@ -20,7 +20,7 @@ from sojourn.errors import ConfigError
 from sojourn.rewards.reward_cache import scored_or_failed
 from sojourn.rollout.runner import SamplerFor
 from sojourn.schedules import Constant, Schedule
-from sojourn.sources.context import SourceContext, StageContext, require_imitation, require_played
+from sojourn.sources.context import SourceContext, StageContext, count_unjudged, require_imitation, require_played
 from sojourn.sources.horizon import Budget, Horizon
 from sojourn.sources.slot_record import SlotRecord
 from sojourn.types import Group, SamplingParams, Score, Task
@@ -282,9 +282,7 @@ class LiveSlots:
     async def _judged(self, group: Group) -> Group:
         """Scores a group. Where the reward's server failed, its episodes are counted as failed, and returned so."""
         scored, _ = await scored_or_failed(self.context.rewards.score, group)
-        for before, episode in zip(group.episodes, scored.episodes, strict=True):
-            if episode.error != before.error:
-                self.context.runner.count(episode, again=True)
+        count_unjudged(self.context.runner, group, scored)
         return scored
 
     async def _has_zero_signal(self, group: Group) -> bool:

@@ -23,6 +23,7 @@ from sojourn.record.episodes.origins import RecordedOrigin
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.vocabulary import Vocabulary
 from sojourn.search_cost import PLANNED
+from sojourn.terminal.asked import asked_text
 from sojourn.terminal.clean import LIMIT, clean, one_line
 from sojourn.terminal.considered import considered_text
 from sojourn.terminal.indented import Indented
@@ -114,6 +115,8 @@ def transcript(record: Record, context: EpisodeContext) -> Group:
         lines += [Text(), turn_heading(played, several), *_turn(played, context)]
     for seat in seats(record):
         lines += [Text(), *_end(seat, several, context.limit)]
+    if record.asked:
+        lines += [Text(), *asked_text(record.asked, record.episode.id, context.limit)]
     lines += [Text(f"missing: {one_line(sentence, 500)}", "red") for sentence in context.missing]
     return Group(*lines)
 

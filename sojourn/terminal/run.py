@@ -76,6 +76,7 @@ MEASURES = (
     _time_fraction("other", "seconds_other"), _metric("seconds", "seconds_step"),
     _rate("sampled/s", "sampled_tokens", "seconds_sample"), _rate("trained/s", "trained_tokens", "seconds_train"),
     _metric("cached", "sampler_reuse", True), _metric("batch", "sampler_batch"),
+    _metric("asked", "asked_tokens"), _metric("cost", "asked_cost"),
 )  # fmt: skip
 
 
@@ -232,8 +233,11 @@ def _steps(measured: Sequence[metrics.Line], stage: str, width: int) -> list[Ren
         rates = "  ".join(f"{one_line(name[8:], 30)} {of_stage[-1].values[name]:.0%}" for name in worlds)
         lines.append(Text(f"success in the last step: {rates}", "dim"))
     lines += _beliefs(of_stage[-1].values, width)
-    spent = sum(at.values.get("seconds_step", 0.0) for at in of_stage)
-    return [*lines, Text(f"{len(of_stage)} steps took {duration(spent)}", "dim")]
+    spent, tokens, cost = (
+        sum(at.values.get(name, 0.0) for at in of_stage) for name in ("seconds_step", "asked_tokens", "asked_cost")
+    )
+    asked = f"; models were asked for {tokens:,.0f} tokens" + f", cost {cost:.4g}" * bool(cost) if tokens else ""
+    return [*lines, Text(f"{len(of_stage)} steps took {duration(spent)}{asked}", "dim")]
 
 
 def _beliefs(values: Mapping[str, float], width: int) -> list[RenderableType]:

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from sojourn.abilities import PlacesWorlds, bound_curriculum
+from sojourn.models.answers import AnswerStore
+from sojourn.models.asking import AskedModels
 from sojourn.protocols import Curriculum, Renderer, Sampler, Source, Trainer
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.rewards.reward_cache import RewardCache
@@ -15,6 +17,7 @@ from sojourn.rollout.world import open_world
 from sojourn.streams.asked_critic import AskedCritic
 from sojourn.tasks.listed import listed
 from sojourn.timeline import Timeline
+from sojourn.train.asked_models import bound, open_asked
 from sojourn.train.named_models import open_players
 from sojourn.train.recipe import Recipe
 from sojourn.train.seating import POLICY, Seating
@@ -35,6 +38,8 @@ class Components:
     curriculum: Curriculum
     seating: Seating
     timeline: Timeline
+    asked: AskedModels = field(default_factory=lambda: AskedModels({}))  # for text
+    answers: AnswerStore = field(default_factory=AnswerStore)  # of those of them that are behind endpoints
     source: Source | None = None  # of the present stage
     episodes: EpisodeStore = field(init=False)  # of a run, which records them; an evaluation alone has none
 
@@ -52,10 +57,11 @@ async def assemble(recipe: Recipe) -> AsyncIterator[Components]:
     """
     timeline = Timeline()
     backend = recipe.backend.open(recipe.model, recipe.renderer, recipe.seed, timeline, recipe.critic)
-    sampler, trainers = backend.sampler, {POLICY: backend.trainer}
+    sampler, trainers, answers = backend.sampler, {POLICY: backend.trainer}, AnswerStore()
     try:
         sampler, pools, trainers = await open_players(recipe, backend, timeline)
         seating = Seating(recipe.seats, recipe.seed, recipe.evaluation.seats, pools)
+        asked = open_asked(recipe, backend.renderer, sampler, answers)
         family = recipe.backend.place(recipe.env) if isinstance(recipe.backend, PlacesWorlds) else recipe.env
         async with open_world(family, recipe.rollout.limits):
             runner = Runner(
@@ -80,12 +86,15 @@ async def assemble(recipe: Recipe) -> AsyncIterator[Components]:
                 trainers=trainers,
                 sampler=sampler,
                 runner=runner,
-                rewards=RewardCache(recipe.reward),
+                rewards=RewardCache(bound(recipe.reward, asked)),
                 curriculum=curriculum,
                 seating=seating,
+                asked=asked,
+                answers=answers,
                 timeline=timeline,
             )
     finally:
+        answers.close()
         await sampler.close()
         for trainer in trainers.values():
             trainer.close()

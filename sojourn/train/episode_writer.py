@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from sojourn.models.asking import AskedModels
 from sojourn.record.blobs import Blobs
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.rewards.reward_cache import ScoredGroup
@@ -18,7 +19,8 @@ from sojourn.types import Episode, Group
 class EpisodeWriter:
     """Records groups under a stage and a step, with the images that they show; one step is written at a time.
 
-    Failed episodes are kept until they are recorded: with their group, or by `start_failed`.
+    Failed episodes are kept until they are recorded: with their group, or by `start_failed`. What models were `asked`
+    about episodes is recorded with them.
     """
 
     store: EpisodeStore
@@ -26,19 +28,22 @@ class EpisodeWriter:
     blobs: dict[str, bytes] = field(default_factory=dict[str, bytes])  # images, by digest, not yet written
     failed: dict[str, Episode] = field(default_factory=dict[str, Episode])  # by id, those not yet recorded
     origins: dict[str, str] = field(default_factory=dict[str, str])  # of what fails, by the stages that know it
+    asked: AskedModels = field(default_factory=lambda: AskedModels({}))
     _writing: asyncio.Future[None] | None = None
 
     async def start(self, stage: str, step: int, *parts: Sequence[Any]) -> None:
         """Begins to write parts, each the arguments of `EpisodeStore.append` from the groups on."""
         await self.finish()
         shown, self.blobs = self.blobs, {}
-        for episode in (episode for groups, *_ in parts for group in groups for episode in group.episodes):
-            self.failed.pop(episode.id, None)
+        named = [episode.id for groups, *_ in parts for group in groups for episode in group.episodes]
+        asked = self.asked.take(named)
+        for name in named:
+            self.failed.pop(name, None)
 
         def write() -> None:
             self.folder.keep(shown)  # before the episodes that name them
             for part in parts:
-                self.store.append(stage, step, *part)
+                self.store.append(stage, step, *part, asked=asked)
 
         self._writing = asyncio.get_running_loop().run_in_executor(None, write)
 

@@ -12,6 +12,7 @@ from sojourn.abilities import Forgets
 from sojourn.errors import InfrastructureError, failure_and_place
 from sojourn.record.summary import Summary, summarise
 from sojourn.rewards.reward_cache import score_group, scored_or_failed
+from sojourn.sources.context import count_unjudged
 from sojourn.sources.experts import expert_sampler
 from sojourn.tasks.listed import listed
 from sojourn.train.loop import taken_by
@@ -67,11 +68,13 @@ async def evaluate(components: Components, label: str, expert: bool = False) -> 
     ]
     groups = await asyncio.gather(*plays)
     measures = {} if expert else await policy_measures(components)
-    if isinstance(components.sampler, Forgets):
-        await components.sampler.forget()  # so that training continues as it would after a restart
     require_plays(groups)
     reward = functools.partial(score_group, components.rewards.reward)
     scored = await asyncio.gather(*(scored_or_failed(reward, group) for group in groups))
+    if isinstance(components.sampler, Forgets):  # a reward may have asked it, too
+        await components.sampler.forget()  # so that training continues as it would after a restart
+    for group, (judged, _) in zip(groups, scored, strict=True):
+        count_unjudged(components.runner, group, judged)
     groups = [group for group, _ in scored]
     require_plays(groups)
     return EvaluationPlays(groups, [scores for _, scores in scored], measures, components.trainers.keys())

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sojourn.models.asking import AskedModels
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.rollout.runner import Runner
@@ -21,22 +22,24 @@ class EvaluationFailures:
 
     episodes: dict[str, Episode] = field(default_factory=dict[str, Episode])
     blobs: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    asked: AskedModels = field(default_factory=lambda: AskedModels({}))
 
-    def watch(self, runner: Runner, show: Callable[[Episode], None]) -> None:
-        """Lets a runner show every episode that ends from now on, and keep what failed."""
+    def watch(self, runner: Runner, show: Callable[[Episode], None], asked: AskedModels) -> None:
+        """Lets a runner show every episode that ends from now on, and keep what failed, with what models are asked
+        about it."""
 
         def ended(episode: Episode) -> None:
             if episode.error is not None:
                 self.episodes[episode.id] = episode
             show(episode)
 
-        runner.on_episode, runner.on_blobs = ended, self.blobs.update
+        runner.on_episode, runner.on_blobs, self.asked = ended, self.blobs.update, asked
 
     async def record(self, run: Path, step: int) -> None:
         """Records the failed episodes in a run folder, in the place of those of an earlier evaluation. Raises
         `RecordError` where it cannot be written, as while it trains."""
         with RunFolder.open(run) as folder, EpisodeStore(run, write=True) as store:
             store.truncate(STAGE, 0)
-            writer = EpisodeWriter(store, folder.blobs, self.blobs, dict(self.episodes))
+            writer = EpisodeWriter(store, folder.blobs, self.blobs, dict(self.episodes), asked=self.asked)
             await writer.start_failed(STAGE, step)
             await writer.finish()

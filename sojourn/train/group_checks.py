@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping
 
 from sojourn.abilities import Checks, NamesLabels, env_needs, task_data
+from sojourn.composite import with_bases
 from sojourn.errors import ConfigError
 from sojourn.protocols import EnvFamily, Renderer, Stream
 from sojourn.rollout.world import worlds_of
@@ -52,19 +53,20 @@ async def check_groups(
                     f"stage '{stage.name}': {type(stage.estimator).__name__} needs environments with {ability}(), "
                     f"which {without} does not have: define it, or choose another estimator"
                 )
+        for part in (*stage.streams, *with_bases([recipe.reward])):
+            _check_task_data(recipe, stage.name, part)
         for stream in stage.streams:
-            _check_task_data(recipe, stage.name, stream)
             _check_labels(recipe, stage.name, stream)
     return await check_first_turns(recipe, renderer, max_context, plays.family)
 
 
-def _check_task_data(recipe: Recipe, stage: str, stream: Stream) -> None:
+def _check_task_data(recipe: Recipe, stage: str, part: object) -> None:
     """Checks the first task of each kind; others of the kind are assumed to have the same keys."""
     split = recipe.curriculum.split
     for task in [task for world in worlds_of(recipe.env) for _, task in first_of_kinds(world, split)]:
-        for key in sorted(task_data(stream) - set(task.data)):
+        for key in sorted(task_data(part) - set(task.data)):
             raise ConfigError(
-                f"stage '{stage}': {type(stream).__name__} reads '{key}' in the data of each task, but those of "
+                f"stage '{stage}': {type(part).__name__} reads '{key}' in the data of each task, but those of "
                 f"{task.env} have {', '.join(sorted(task.data)) or 'none'}: say which key holds it, or choose another "
                 "world"
             )

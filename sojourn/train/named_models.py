@@ -15,18 +15,24 @@ from sojourn.abilities import (
     OpensModels,
     OpensPlayers,
     ScoresTokens,
+    asked_for_text,
     asked_models,
+    parts_of,
     reads_critic,
 )
 from sojourn.composite import with_bases
 from sojourn.config.registry import construct
 from sojourn.errors import ConfigError, RecordError
+from sojourn.models.answers import earlier_answers
+from sojourn.models.endpoint import endpoint_of
 from sojourn.models.prompt_scorer import PromptScorer
 from sojourn.models.spec import FrozenModel, Model, Sampling, ServedModel
 from sojourn.protocols import Opened, Renderer, Sampler, Trainer
 from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.run import RunFolder
 from sojourn.record.run_weights import NamedRun, find_weights
+from sojourn.searchers.search import Search
+from sojourn.sources.searched import Searched
 from sojourn.timeline import Timeline
 from sojourn.train.recipe import Recipe, Stage
 from sojourn.train.routed_sampler import RoutedSampler
@@ -70,13 +76,16 @@ def check_names(recipe: Recipe) -> None:
                         "snapshots: these take seats alone: name another model, or 'reference'"
                     )
     _check_seated(recipe)
-    if unused := sorted(recipe.models.keys() - _asked_of_trainer(recipe) - recipe.seated):
+    _check_asked_for_text(recipe)
+    scoring = _asked_of_trainer(recipe)
+    if unused := sorted(recipe.models.keys() - scoring - recipe.seated - recipe.asked_for_text):
         raise ConfigError(
             f"models.{unused[0]}: nothing asks this model: name it in a stream, such as streams = [{{name = 'teacher',"
-            f" model = '{unused[0]}'}}], or in a seat, such as seats.opponents = ['{unused[0]}'], or remove the table"
+            f" model = '{unused[0]}'}}], in a seat, such as seats.opponents = ['{unused[0]}'], or in a reward, such as "
+            f"reward = {{name = 'judge', model = '{unused[0]}'}}, or remove the table"
         )
     check_endpoints(recipe)
-    if recipe.models and not isinstance(recipe.backend, OpensModels):
+    if (scoring or recipe.players) and not isinstance(recipe.backend, OpensModels):
         raise ConfigError(
             f"models: {type(recipe.backend).__name__} opens no models beside the policy: use backend = {{name = "
             "'torch'}"
@@ -101,10 +110,33 @@ def _check_seated(recipe: Recipe) -> None:
                 f"seats: models.{name} is behind an endpoint, which scores tokens and takes no seat: give it a name or "
                 "weights"
             )
-    if recipe.seated and not (isinstance(recipe.backend, OpensPlayers) and recipe.backend.opens_players):
+    if recipe.players and not (isinstance(recipe.backend, OpensPlayers) and recipe.backend.opens_players):
+        where = "seats" if recipe.seated else "reward"
+        remedy = "" if recipe.seated else ", or give the model an endpoint"
         raise ConfigError(
-            f"seats: {type(recipe.backend).__name__} opens no models that sample beside the policy: use backend = "
-            "{name = 'torch'}"
+            f"{where}: {type(recipe.backend).__name__} opens no models that sample beside the policy: use backend = "
+            f"{{name = 'torch'}}{remedy}"
+        )
+
+
+def _check_asked_for_text(recipe: Recipe) -> None:
+    """Refuses models that a reward cannot ask for text, and an agent whose own reward asks any."""
+    for name in sorted(recipe.asked_for_text - {POLICY}):
+        if name not in recipe.models:
+            known = ", ".join(sorted({POLICY, *recipe.models}))
+            raise ConfigError(f"reward: it asks the model '{name}', but there are {known}: add a table [models.{name}]")
+        if recipe.models[name].snapshots is not None:
+            raise ConfigError(
+                f"reward: it asks the model '{name}', which is a pool of snapshots: these take seats alone: name "
+                "another model, or 'policy'"
+            )
+    parts = (part for stage in recipe.stages for part in parts_of(stage.groups))
+    agents = [recipe.agent, *(part.agent for part in parts if isinstance(part, Searched))]
+    rewards = with_bases([agent.reward for agent in agents if isinstance(agent, Search)])
+    if names := [type(one).__name__ for one in rewards if asked_for_text(one)]:
+        raise ConfigError(
+            f"agent.reward: {names[0]} asks a model, but a search judges plays that are not recorded: give it another "
+            "reward"
         )
 
 
@@ -139,7 +171,7 @@ def check_learning(recipe: Recipe) -> None:
 
 def check_endpoints(recipe: Recipe) -> None:
     """Refuses a stage that asks more of a model behind an endpoint than its server can say."""
-    for name, served in served_models(recipe).items():
+    for name, served in _scoring_endpoints(recipe).items():
         if not isinstance(recipe.backend, OpensEndpoints):
             raise ConfigError(
                 f"models.{name}.endpoint: {type(recipe.backend).__name__} asks no endpoints: use backend = {{name = "
@@ -184,6 +216,11 @@ def served_models(recipe: Recipe) -> dict[str, ServedModel]:
     return {name: model.endpoint for name, model in recipe.models.items() if model.endpoint is not None}
 
 
+def _scoring_endpoints(recipe: Recipe) -> dict[str, ServedModel]:
+    """Returns those that score tokens."""
+    return {name: served for name, served in served_models(recipe).items() if name in _asked_of_trainer(recipe)}
+
+
 def find_models(recipe: Recipe) -> dict[str, FoundModel]:
     """Returns the further models that have weights of their own here, by their names. Raises `RecordError` for weights
     that no run has."""
@@ -198,7 +235,9 @@ def check_models_open(recipe: Recipe) -> None:
     """Refuses models that cannot be found, or cannot score what the policy samples, without loading anything, and
     endpoints that cannot be asked, without asking them."""
     for name, served in served_models(recipe).items():
-        PromptScorer.of(name, served)
+        endpoint_of(name, served)
+        if served.answers:
+            earlier_answers(served.answers)
     if not isinstance(recipe.backend, OpensModels):
         return
     for name, found in find_models(recipe).items():
@@ -209,7 +248,7 @@ async def open_models(recipe: Recipe, trainer: Trainer) -> None:
     """Opens the further models, which the trainer may then ask. Endpoints come first, as one that does not answer is
     soon known."""
     if isinstance(recipe.backend, OpensEndpoints):
-        for name, served in served_models(recipe).items():
+        for name, served in _scoring_endpoints(recipe).items():
             await recipe.backend.open_endpoint(name, PromptScorer.of(name, served), recipe.model, trainer)
     if not isinstance(recipe.backend, OpensModels):
         return
@@ -220,7 +259,7 @@ async def open_models(recipe: Recipe, trainer: Trainer) -> None:
 
 
 class Players(NamedTuple):
-    """The sampler of the policy and of all models that take seats beside it, the pools of its own snapshots, and the
+    """The sampler of the policy and of all models that sample beside it, the pools of its own snapshots, and the
     trainers of all models that learn, the policy's first."""
 
     sampler: Sampler
@@ -229,11 +268,12 @@ class Players(NamedTuple):
 
 
 async def open_players(recipe: Recipe, opened: Opened, timeline: Timeline) -> Players:
-    """Opens the models that take seats beside the policy. Snapshots are opened as they are made."""
+    """Opens the models that take seats beside the policy, or are asked for text. Snapshots are opened as they are
+    made."""
     players: dict[str, Sampler] = {}
     trainers = {POLICY: opened.trainer}
-    seated = recipe.seated
-    if not seated:
+    sampling = recipe.players
+    if not sampling:
         return Players(opened.sampler, {}, trainers)
     backend = recipe.backend
     assert isinstance(backend, OpensPlayers), "`check_names` comes first"
@@ -246,7 +286,7 @@ async def open_players(recipe: Recipe, opened: Opened, timeline: Timeline) -> Pl
             if name in recipe.learning:
                 learner = backend.open_learner(name, found.model, found.seed, recipe.model, opened.renderer, timeline)
                 players[name], trainers[name] = learner.sampler, learner.trainer
-            elif name in seated:
+            elif name in sampling:
                 players[name] = await backend.open_player(
                     name, found.model, found.weights, found.seed, recipe.model, opened.renderer
                 )

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
+from sojourn.abilities import asked_for_text
 from sojourn.agents.plain import Plain
 from sojourn.batch.weigh import Aggregate
+from sojourn.composite import with_bases
 from sojourn.config.fields import FOLDER, NONBLANK, Kind, Range, Text
 from sojourn.config.registry import build
 from sojourn.credit.grpo import GRPO
@@ -214,6 +216,17 @@ class Recipe:
     def learning(self) -> frozenset[str]:
         """Returns the models beside the policy that a stage trains."""
         return frozenset(name for stage in self.stages for name in stage.learners)
+
+    @property
+    def asked_for_text(self) -> frozenset[str]:
+        """Returns the models that the reward, with all that it contains, asks for text."""
+        return frozenset[str]().union(*map(asked_for_text, with_bases([self.reward])))
+
+    @property
+    def players(self) -> frozenset[str]:
+        """Returns the models with weights here that sample beside the policy: in seats, or asked for text."""
+        asked = {n for n in self.asked_for_text if n in self.models and self.models[n].endpoint is None}
+        return self.seated | asked
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -123,6 +123,7 @@ class StageRun:
             await self.source.close()
             await run.writer.finish()
         run.components.rewards.clear()  # what was played ahead of an early stop is in no step
+        run.components.asked.forget()
         run.writer.failed.clear()
         trained, end = start < end, self._last_step(self.step)
         if trained:
@@ -248,7 +249,8 @@ class StageRun:
         components = self.run.components
         components.timeline.take()
         self.errors_before = components.runner.errors
-        metrics_of(components.sampler)
+        for measured in (components.sampler, components.asked):
+            metrics_of(measured)
 
     @property
     def _steps_before(self) -> int:
@@ -371,7 +373,8 @@ async def run_recipe(
             check_contexts(recipe, components.trainer, components.renderer, components.runner.max_context)
             write_facts(folder, recipe, components.renderer)
             with EpisodeStore(folder.path, write=True) as store:
-                writer, components.episodes = EpisodeWriter(store, folder.blobs), store
+                components.answers.keep_in(folder.path)
+                writer, components.episodes = EpisodeWriter(store, folder.blobs, asked=components.asked), store
                 run = Run(recipe, folder, display, components, writer, sinks)
                 components.runner.on_episode = run.see
                 sinks.add(LiveDiagnosis(store, display.message, list(metrics.read(jsonl.path))))

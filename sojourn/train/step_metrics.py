@@ -47,6 +47,7 @@ def step_metrics(
         **metrics_of(source),
         **metrics_of(components.curriculum),
         **(metrics_of(components.seating) if live else {}),
+        **metrics_of(components.asked),
         **{f"seconds_{activity}": part for activity, part in spent.items()},
         "seconds_step": seconds,
         "episodes_per_s": counts["episodes"] / max(seconds, 1e-9),

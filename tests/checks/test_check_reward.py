@@ -13,6 +13,21 @@ from sojourn.config.components import COMPONENTS
 from sojourn.config.registry import build
 from sojourn.types import Score
 
+ASKING = [
+    {"name": "judge", "mode": "pairwise"},
+    {"name": "judge", "mode": "pairwise", "neighbours": 1, "samples": 3, "temperature": 1.0},
+    {"name": "judge", "mode": "ranking"},
+    {"name": "judge", "mode": "reference", "reference": "answer"},
+    {"name": "judge", "criteria": [{"name": "goal"}, {"name": "secret", "low": -10.0, "high": 0.0}]},
+    {"name": "overlong", "base": {"name": "judge", "base": {"name": "judge", "mode": "pairwise"}}},
+]
+
+
+@pytest.mark.parametrize("table", ASKING, ids=str)
+async def test_judges_of_all_kinds_keep_every_promise(table):
+    report = await check_reward(build("reward", table).value)
+    assert report.passed, report
+
 
 @pytest.mark.parametrize("name", COMPONENTS["reward"])
 async def test_ours_keep_every_promise(name):

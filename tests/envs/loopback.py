@@ -32,7 +32,7 @@ def served(
         if isinstance(reply, Raw):
             return reply
         message = reply if isinstance(reply, dict) else {"role": "assistant", "content": reply}
-        completion = {"choices": [{"message": message}], "usage": {"completion_tokens": 7}}
+        completion = {"choices": [{"message": message}], "usage": {"completion_tokens": 7, "prompt_tokens": 11}}
         return Raw(500, "{}") if reply is None else Raw(200, json.dumps(completion))
 
     with answered(complete) as found:

@@ -44,9 +44,9 @@ def in_turn(*replies):
 
 async def test_a_reply_comes_with_its_text_and_tokens() -> None:
     with served(lambda messages: " hello ") as (url, asked):
-        message, tokens = await Endpoint(url, "tiny").complete(HI, max_tokens=3)
+        message, tokens, prompt = await Endpoint(url, "tiny").complete(HI, max_tokens=3)
         assert await Endpoint(f"{url}/", "tiny").complete_text(HI) == "hello"
-    assert (message["content"], tokens) == (" hello ", 7)
+    assert (message["content"], tokens, prompt) == (" hello ", 7, 11)
     expected = {"model": "tiny", "messages": HI, "temperature": 0, "max_tokens": 3}
     assert {key: asked[0][key] for key in expected} == expected
     assert [request["path"] for request in asked] == ["/v1/chat/completions"] * 2

@@ -13,6 +13,7 @@ import numpy as np
 
 from sojourn.call_text import written_name
 from sojourn.errors import RecordError
+from sojourn.models.asking import Exchange
 from sojourn.record.episodes.step_file import Record
 from sojourn.search_cost import spent_tokens
 from sojourn.types import Credit, Group, Role, Score, Stop, Streams, Trajectory
@@ -101,8 +102,9 @@ def describe(
     scores: Sequence[Sequence[Score]] | None,
     credits: Sequence[Sequence[Credit]] | None,
     streams: Streams,
+    asked: Mapping[str, Sequence[Exchange]],
 ) -> tuple[list[Record], list[EpisodeRow]]:
-    """Returns the records of the groups' episodes in order, and their rows.
+    """Returns the records of the groups' episodes in order, and their rows; `asked` is by the episodes' ids.
 
     Raises RecordError if scores, credits or streams do not fit the trajectories.
     """
@@ -115,7 +117,8 @@ def describe(
         for episode in group.episodes:
             count = sum(t.trainable for t in episode.trajectories) if episode.error is None else 0
             arrays = {name: tuple(islice(values, count)) for name, values in of_streams.items()} if count else {}
-            record = Record(episode, tuple(islice(judged, count)), tuple(islice(credited, count)), arrays)
+            judgements = tuple(islice(judged, count)), tuple(islice(credited, count)), arrays
+            record = Record(episode, *judgements, tuple(asked.get(episode.id, ())))
             rows.append(_row(record, stage, step, part, len(records), place + at, group))
             records.append(record)
     return records, rows

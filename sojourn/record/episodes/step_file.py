@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from sojourn.codec import VERSION, PlainTurn, from_plain, to_json, to_plain, turn_to_plain, unacted_to_plain
 from sojourn.errors import RecordError
 from sojourn.files import open_regular
+from sojourn.models.asking import Exchange
 from sojourn.record.atomic import write_file
 from sojourn.types import (
     Branch,
@@ -44,13 +45,14 @@ class Record:
     """An episode with a score and a credit for each trainable trajectory, or none if it failed or none were given.
 
     `streams` has values of the sampled tokens by name, such as "entropy": for each trainable trajectory one array (A,)
-    per turn.
+    per turn. `asked` is what models were asked about the episode.
     """
 
     episode: Episode
     scores: tuple[Score, ...] = ()
     credits: tuple[Credit, ...] = ()
     streams: Mapping[str, tuple[tuple[FloatArray, ...], ...]] = field(default_factory=dict)
+    asked: tuple[Exchange, ...] = ()
 
 
 def write(
@@ -210,7 +212,7 @@ def _decode(member: bytes) -> Record:
     for name in data.streams:
         reader = _Reader(arrays.get(f"stream {name}", np.zeros(0, dtype=np.float32)))
         streams[name] = tuple(by_turn(reader, t) for t in judged)
-    return Record(episode, scores, credits, streams)
+    return Record(episode, scores, credits, streams, tuple(data.asked))
 
 
 def by_turn(reader: _Reader, trajectory: Trajectory) -> tuple[FloatArray, ...]:
@@ -255,6 +257,7 @@ class _PlainRecord(msgspec.Struct):
     close_error: str | None = None
     traceback: str | None = None
     branch: Branch | None = None
+    asked: list[Exchange] = []
 
     def episode(self, turn: Callable[[_PlainTurn], Turn]) -> Episode:
         trajectories = (
@@ -329,6 +332,7 @@ def _record_to_plain(record: Record) -> dict[str, Any]:
         **({"close_error": episode.close_error} if episode.close_error else {}),
         **({"traceback": episode.traceback} if episode.traceback else {}),
         **({"branch": to_plain(episode.branch)} if episode.branch else {}),
+        **({"asked": to_plain(record.asked)} if record.asked else {}),
     }
 
 

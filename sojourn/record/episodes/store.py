@@ -11,7 +11,7 @@ import re
 import sqlite3
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import groupby
@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from sojourn.errors import RecordError
+from sojourn.models.asking import Exchange
 from sojourn.record.atomic import writing
 from sojourn.record.episodes import index, step_file
 from sojourn.record.episodes.episode_row import COLUMNS, OLDEST_COLUMNS, EpisodeRow, describe, from_values
@@ -75,12 +76,13 @@ class EpisodeStore:
         credits: Sequence[Sequence[Credit]] | None = None,
         streams: Streams | None = None,
         reused: Sequence[Group] = (),
+        asked: Mapping[str, Sequence[Exchange]] | None = None,
     ) -> None:
         """Adds the groups of a step, all or none; judgements align with each group's `trajectories`. Of `reused` ones,
-        which the stage recorded before, only the place of that record is added."""
+        which the stage recorded before, only the place of that record is added. `asked` is by the episodes' ids."""
         with self._lock, self._write() as database:
             part, place = index.next_numbers(database, stage, step)
-            records, rows = describe(stage, step, part, place, groups, scores, credits, streams or {})
+            records, rows = describe(stage, step, part, place, groups, scores, credits, streams or {}, asked or {})
             again = reused_rows(database, stage, step, part, reused)
             if not rows and not again:
                 return

@@ -11,6 +11,7 @@ from sojourn.errors import RecordError
 from sojourn.record.episodes.address import Address
 from sojourn.record.episodes.origins import recorded_origin
 from sojourn.record.episodes.vocabulary import read as read_vocabulary
+from sojourn.terminal.asked import asked_summary, asked_views
 from sojourn.terminal.episode import play_again
 from sojourn.terminal.find import find_episode, group_episodes
 from sojourn.view.episode import EpisodeView, seat_ends, trained_version
@@ -53,6 +54,8 @@ def index(request: Request) -> Page:
         close_error=record.episode.close_error if record else None, branch=record.episode.branch if record else None,
         traceback=record.episode.traceback if record else None,
         again=play_again(path, record.episode.task) if record else "",
+        asked=asked_views(record.asked, entry.id) if record else [],
+        asked_summary=asked_summary(record.asked) if record else "",
         origin=origin, place=Address(entry.stage, entry.step, entry.place, at),
         no_vocabulary=bool(colouring or prompt_of) and view.vocabulary is None,
         before=siblings[at - 1] if at else None, after=siblings[at + 1] if at + 1 < len(siblings) else None,

@@ -1,0 +1,118 @@
+"""The answers of models behind endpoints, in the run folder: whatever was asked once is not asked again."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from sojourn.errors import RecordError
+from sojourn.files import require_regular
+
+FILE = "answers.sqlite"  # in the run folder
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS answers (
+    key TEXT PRIMARY KEY, model TEXT, asker TEXT, text TEXT, prompt_tokens INTEGER, sampled_tokens INTEGER,
+    cost REAL, seconds REAL
+)
+"""
+
+
+class KnownAnswer(NamedTuple):
+    """An answer as it was given to `asker`, who first asked `model` (its name of `[models]`)."""
+
+    model: str
+    asker: str
+    text: str
+    prompt_tokens: int
+    sampled_tokens: int
+    cost: float
+    seconds: float
+
+
+class Spent(NamedTuple):
+    """What the answers of a model have taken so far."""
+
+    tokens: int
+    cost: float
+
+
+@dataclass
+class AnswerStore:
+    """Keeps answers by a key of everything that was asked: in memory, unless there is a run folder. Each is on the disk
+    as soon as it is there, so that a run that is killed asks for none of them again."""
+
+    folder: Path | None = None
+    writes: bool = True
+    _opened: sqlite3.Connection | None = None
+
+    def keep_in(self, folder: Path) -> None:
+        """Keeps answers in a run folder from now on, where those of the run until now are."""
+        self.close()
+        self.folder = folder
+
+    @property
+    def _database(self) -> sqlite3.Connection:
+        if self._opened is None:
+            self._opened = _open(":memory:") if self.folder is None else _open_file(self.folder / FILE, self.writes)
+        return self._opened
+
+    def find(self, key: str) -> KnownAnswer | None:
+        columns = ", ".join(KnownAnswer._fields)
+        row = self._database.execute(f"SELECT {columns} FROM answers WHERE key = ?", (key,)).fetchone()
+        return None if row is None else KnownAnswer(*row)
+
+    def add(self, key: str, answer: KnownAnswer) -> None:
+        try:
+            with self._database:
+                marks = ", ".join("?" * (1 + len(answer)))
+                self._database.execute(f"INSERT OR REPLACE INTO answers VALUES ({marks})", (key, *answer))
+        except sqlite3.Error as error:
+            raise RecordError(f"an answer cannot be written ({error}): free disk space, then resume the run") from error
+
+    def spent(self, model: str) -> Spent:
+        """Returns what a model's answers have taken, those of the run before it was resumed included."""
+        columns = "COALESCE(SUM(prompt_tokens + sampled_tokens), 0), COALESCE(SUM(cost), 0.0)"
+        return Spent(*self._database.execute(f"SELECT {columns} FROM answers WHERE model = ?", (model,)).fetchone())
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+        self._opened = None
+
+
+def earlier_answers(run: str) -> AnswerStore:
+    """Returns the answers of an earlier run, to be read. Raises `RecordError` where it has none."""
+    if not (Path(run) / FILE).is_file():
+        raise RecordError(
+            f"answers = '{run}': there is no {FILE} in it: expected the folder of a run that asked models"
+        )
+    return AnswerStore(Path(run), writes=False)
+
+
+def _open_file(path: Path, writes: bool) -> sqlite3.Connection:
+    try:
+        if not writes:
+            require_regular(path)
+            return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        path.touch(0o600)  # where it is new: for its owner alone
+        require_regular(path)
+        return _open(str(path))
+    except (OSError, sqlite3.Error) as error:
+        raise RecordError(
+            f"{path} cannot be used ({error}): restore it from a copy, or remove it, and what was answered so far is "
+            "asked again"
+        ) from error
+
+
+def _open(path: str) -> sqlite3.Connection:
+    database = sqlite3.connect(path)
+    try:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+        database.execute(SCHEMA)
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database

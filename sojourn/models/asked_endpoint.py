@@ -1,0 +1,109 @@
+"""A model behind an endpoint that is asked for text: within a budget, and never twice for the same."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sojourn.errors import ConfigError
+from sojourn.models.answers import AnswerStore, KnownAnswer, earlier_answers
+from sojourn.models.asking import Answer
+from sojourn.models.endpoint import Completion, Endpoint, endpoint_of
+from sojourn.models.spec import ServedModel
+from sojourn.secrets import MASK
+from sojourn.types import Message
+
+BYTES_A_TOKEN = 3  # of a text whose tokens a server does not count; most tokenizers take more
+
+
+@dataclass
+class EndpointModel:
+    """The model `models.NAME` behind a server of chat completions.
+
+    An answer is known by the model's name at its server, the messages and the parameters: it is asked for once in a run
+    folder, also where two ask at the same time. `ConfigError` stops the run once the budget is spent; requests that are
+    under way then still end, so that a budget may be exceeded by what `concurrency` answers take. Where the server does
+    not count tokens, one is counted for every three bytes of text.
+    """
+
+    name: str
+    served: ServedModel
+    answers: AnswerStore
+    endpoint: Endpoint = field(init=False)
+    _earlier: AnswerStore | None = field(init=False)  # of another run
+    _free: asyncio.Semaphore = field(init=False)
+    _locks: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))  # by key
+
+    def __post_init__(self) -> None:
+        self.endpoint = endpoint_of(self.name, self.served)
+        self._free = asyncio.Semaphore(self.served.concurrency)
+        self._earlier = earlier_answers(self.served.answers) if self.served.answers else None
+
+    async def ask(
+        self, messages: Sequence[Message], *, max_tokens: int, temperature: float, seed: int, asker: str = ""
+    ) -> Answer:
+        texts = [{"role": str(message.role), "content": message.text} for message in messages]
+        options = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
+        content = json.dumps([self.served.model, texts, options], sort_keys=True)
+        key = hashlib.sha256(content.encode(errors="backslashreplace")).hexdigest()
+        async with self._locks[key]:  # whoever asks the same meanwhile waits for this answer
+            try:
+                if (known := self._known(key)) is not None:
+                    cost = known.cost if known.asker == asker else 0.0
+                    return Answer(known.text, known.prompt_tokens, known.sampled_tokens, known.seconds, True, cost)
+                async with self._free:
+                    self._require_budget()
+                    answer = await self._asked(texts, options)
+                spent = answer.prompt_tokens, answer.sampled_tokens, answer.cost, answer.seconds
+                self.answers.add(key, KnownAnswer(self.name, asker, answer.text, *spent))
+                return answer
+            finally:
+                self._locks.pop(key, None)
+
+    def _known(self, key: str) -> KnownAnswer | None:
+        """Returns the answer of this run or, free of charge, that of the earlier one."""
+        if (own := self.answers.find(key)) is not None or self._earlier is None:
+            return own
+        found = self._earlier.find(key)
+        return None if found is None else found._replace(cost=0.0)
+
+    async def _asked(self, texts: list[dict[str, str]], options: dict[str, Any]) -> Answer:
+        began = time.monotonic()
+        completion = await self.endpoint.complete(texts, **options)
+        text = self._text(completion)
+        prompt_tokens = completion.prompt_tokens or _estimate("".join(one["content"] for one in texts))
+        sampled_tokens = completion.tokens or _estimate(text)
+        priced = prompt_tokens * self.served.prompt_price + sampled_tokens * self.served.sampled_price
+        return Answer(text, prompt_tokens, sampled_tokens, time.monotonic() - began, False, priced / 1e6)
+
+    def _text(self, completion: Completion) -> str:
+        """Returns the text of a reply, empty where it has none; the key is in no record, even if a server repeats
+        it."""
+        content = completion.message.get("content")
+        text = content if isinstance(content, str) else ""
+        secret = os.environ.get(self.served.key, "").strip() if self.served.key else ""
+        return text.replace(secret, MASK) if secret else text
+
+    def _require_budget(self) -> None:
+        served, spent = self.served, self.answers.spent(self.name)
+        for key, budget, taken in (
+            ("token_budget", served.token_budget, spent.tokens),
+            ("cost_budget", served.cost_budget, spent.cost),
+        ):
+            if budget and taken >= budget:
+                raise ConfigError(
+                    f"models.{self.name}.endpoint.{key} = {budget:g} is spent: its answers took {taken:g}. They are "
+                    "kept, and none is asked for again: resume the run with a larger budget, such as "
+                    f"sojourn train --resume RUN models.{self.name}.endpoint.{key}={2 * budget:g}"
+                )
+
+
+def _estimate(text: str) -> int:
+    return -(-len(text.encode(errors="backslashreplace")) // BYTES_A_TOKEN)

@@ -1,0 +1,127 @@
+"""Asking a model for text: what every model that can be asked offers, and the record of what was asked."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+from sojourn.errors import InfrastructureError
+from sojourn.types import Message
+
+
+class TooLongError(InfrastructureError):
+    """A question leaves a model no room for its answer: whoever asks may shorten it and ask again."""
+
+
+class Answer(NamedTuple):
+    """A model's answer in text, and what it took. `cost` is in the currency of the model's prices. A `cached` answer
+    was given earlier to the same question: it costs its first asker what it did, and others nothing."""
+
+    text: str
+    prompt_tokens: int
+    sampled_tokens: int
+    seconds: float = 0.0
+    cached: bool = False
+    cost: float = 0.0
+
+
+class AskedModel(Protocol):
+    """A model that answers in text. The same messages, parameters and weights give the same answer, as far as the
+    model's server keeps to that. `asker` is charged for an answer that others may find in a cache later.
+
+    Raises `InfrastructureError` where the model gives no answer, and `TooLongError` where it cannot read the question.
+    """
+
+    async def ask(
+        self, messages: Sequence[Message], *, max_tokens: int, temperature: float, seed: int, asker: str = ""
+    ) -> Answer: ...
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Records a question and its answer. It is about the episodes `about`; the record of the first has the whole
+    `question`, those of the others have none. `purpose` says in a few words why it was asked."""
+
+    model: str
+    purpose: str
+    about: tuple[str, ...]
+    question: tuple[Message, ...]
+    answer: str
+    prompt_tokens: int
+    sampled_tokens: int
+    cost: float = 0.0
+    seconds: float = 0.0
+    cached: bool = False
+    seed: int = 0
+    temperature: float = 0.0
+    max_tokens: int = 0
+
+
+@dataclass
+class AskedModels:
+    """The models of a run that can be asked for text, by name ("policy" among them), and what they were asked about
+    episodes that are not recorded yet."""
+
+    models: Mapping[str, AskedModel]
+    _pending: dict[str, dict[tuple[object, ...], Exchange]] = field(
+        default_factory=dict[str, dict[tuple[object, ...], Exchange]]
+    )  # by the episode that it is about, in the order in which it was asked
+    _counts: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    async def ask(
+        self,
+        model: str,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int,
+        temperature: float,
+        seed: int,
+        about: Sequence[str],
+        purpose: str,
+    ) -> Answer:
+        """Returns a model's answer, which is recorded with the episodes that it is about, once they are."""
+        question = tuple(messages)
+        answer = await self.models[model].ask(
+            question, max_tokens=max_tokens, temperature=temperature, seed=seed, asker=about[0]
+        )
+        made = Exchange(
+            model=model,
+            purpose=purpose,
+            about=tuple(about),
+            question=question,
+            answer=answer.text,
+            prompt_tokens=answer.prompt_tokens,
+            sampled_tokens=answer.sampled_tokens,
+            cost=answer.cost,
+            seconds=answer.seconds,
+            cached=answer.cached,
+            seed=seed,
+            temperature=temperature,
+            max_tokens=max_tokens,
+        )
+        key = model, question, max_tokens, temperature, seed
+        for number, episode in enumerate(about):
+            own = made if number == 0 else replace(made, question=())
+            self._pending.setdefault(episode, {}).setdefault(key, own)
+        return answer
+
+    def take(self, episodes: Iterable[str]) -> dict[str, tuple[Exchange, ...]]:
+        """Returns what was asked about episodes that are being recorded, by their ids, and forgets it."""
+        found = {name: tuple(self._pending.pop(name).values()) for name in episodes if name in self._pending}
+        for one in (one for of_episode in found.values() for one in of_episode if one.question):
+            self._counts["asked"] += 1
+            self._counts["asked_tokens"] += one.prompt_tokens + one.sampled_tokens
+            self._counts["asked_cost"] += one.cost
+        return {name: tuple(sorted(asked, key=lambda one: (one.purpose, one.seed))) for name, asked in found.items()}
+
+    def forget(self) -> None:
+        """Forgets what was asked about episodes that no step will record."""
+        self._pending.clear()
+
+    def metrics(self) -> Mapping[str, float]:
+        """Returns, of what was recorded since the last call, how many answers there were, and their tokens and cost;
+        nothing where there was none."""
+        counts, self._counts = self._counts, defaultdict(float)
+        return dict(counts)

@@ -1,0 +1,138 @@
+"""What a judge sees of a trajectory: its messages as text, all of them, the last, or those that the agent named.
+
+An agent may write whatever it likes, such as the end of its own transcript, a verdict, or an answer of the world. So
+every line that says who speaks, and where a transcript ends, carries a code that follows from all that is shown, and
+that nothing shown can therefore hold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sojourn.call_text import call_text
+from sojourn.types import Message, Role, Trajectory, Turn
+
+NAMED = re.compile(r"evidence\W{0,20}((?:turns?\W{0,3})?\d[\d\s,]*)", re.IGNORECASE)
+SHORTEST = 40  # characters of a message that are shown in any case
+SPEAKERS = {Role.SYSTEM: "instructions", Role.USER: "world", Role.TOOL: "tool", Role.ASSISTANT: "agent"}
+
+
+class Said(NamedTuple):
+    """What somebody said in a trajectory; `turn` counts from 1."""
+
+    turn: int
+    speaker: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Says which turns of a trajectory a judge sees: the last `turns` (0: all) or, with `named`, the last one and up to
+    so many that the agent chose itself: the numbers, from 1, that follow the word "evidence" in its last message. What
+    the world said first, its task, is always shown. `thoughts` says whether the agent's reasoning is."""
+
+    turns: int = 0
+    named: int = 0
+    thoughts: bool = False
+
+    def of(self, trajectory: Trajectory) -> tuple[Said, ...]:
+        """Returns what is shown of a trajectory."""
+        shown = self._shown(trajectory)
+        said: list[Said] = []
+        if 0 not in shown:
+            said += _observed(trajectory.turns[0], 1)
+        for number in shown:
+            turn = trajectory.turns[number]
+            said += [*_observed(turn, number + 1), *self._acted(turn, number + 1)]
+        return (*said, Said(len(trajectory.turns), "end of the play", str(trajectory.ending)))
+
+    def _shown(self, trajectory: Trajectory) -> list[int]:
+        """Returns the numbers of the turns that are shown, from 0."""
+        count = len(trajectory.turns)
+        if not self.named:
+            return [*range(max(0, count - self.turns) if self.turns else 0, count)]
+        chosen = dict.fromkeys(number for number in _named(trajectory.turns[-1]) if number < count)
+        return sorted({*[*chosen][: self.named], count - 1})
+
+    def _acted(self, turn: Turn, number: int) -> Iterator[Said]:
+        message = turn.message
+        if message is None:
+            yield Said(number, "agent", "(what it wrote could not be read)")
+            return
+        if self.thoughts and message.thought:
+            yield Said(number, "agent, reasoning", message.thought)
+        if message.text or not message.calls:
+            yield Said(number, "agent", message.text)
+        yield from (Said(number, "agent, call", call_text(call)) for call in message.calls)
+
+
+def code_of(transcripts: Iterable[Sequence[Said]], *others: str) -> str:
+    """Returns a code that follows from all that is shown, so that none of it can hold the code."""
+    content = repr(([list(map(tuple, said)) for said in transcripts], others))
+    return hashlib.sha256(content.encode(errors="backslashreplace")).hexdigest()[:16]
+
+
+def written(transcript: Sequence[Said], code: str, most: int, name: str = "transcript") -> str:
+    """Returns a transcript as a judge reads it. Where it has more than `most` characters, the longest messages lose
+    those in their middle, so that none hides the others."""
+    limit = _limit([len(one.text) for one in transcript], most)
+    lines = [f"[{code}] {name} begins"]
+    for one in _kept(transcript, most // SHORTEST):
+        lines += [f"[{code}] turn {one.turn}, {one.speaker}:", _shortened(one.text, limit)]
+    return "\n".join([*lines, f"[{code}] {name} ends"])
+
+
+def fenced(text: str, code: str, name: str) -> str:
+    """Returns another text that is shown to a judge as data."""
+    return f"[{code}] {name} begins\n{text}\n[{code}] {name} ends"
+
+
+def _observed(turn: Turn, number: int) -> Iterator[Said]:
+    for message in turn.observed:
+        yield Said(number, SPEAKERS[message.role], message.text + _images(message))
+
+
+def _images(message: Message) -> str:
+    count = len(message.images)
+    return f" [{count} image{'s' * (count > 1)}]" if count else ""
+
+
+def _named(turn: Turn) -> list[int]:
+    """Returns the turns, from 0, that a message names as evidence."""
+    if turn.message is None:
+        return []
+    found = NAMED.findall("\n".join([turn.message.text, *map(call_text, turn.message.calls)]))
+    return [int(number) - 1 for number in re.findall(r"\d{1,6}", found[-1]) if int(number)] if found else []
+
+
+def _limit(lengths: Sequence[int], most: int) -> int:
+    """Returns how many characters of each text may be shown so that all together are at most `most`."""
+    left = most
+    for number, length in enumerate(sorted(lengths)):
+        share = left // (len(lengths) - number)
+        if length > share:
+            return max(share, SHORTEST)
+        left -= length
+    return max([*lengths, SHORTEST])
+
+
+def _kept(transcript: Sequence[Said], most: int) -> Iterator[Said]:
+    """Yields the first and the last messages of a transcript that has more than `most`."""
+    half = max(1, most // 2)
+    if len(transcript) <= 2 * half:
+        yield from transcript
+        return
+    yield from transcript[:half]
+    yield Said(transcript[half].turn, "(messages left out)", str(len(transcript) - 2 * half))
+    yield from transcript[-half:]
+
+
+def _shortened(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]} [... {len(text) - 2 * half} characters left out ...] {text[-half:]}"

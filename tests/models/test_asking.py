@@ -1,0 +1,194 @@
+"""Asking a model behind an endpoint: never twice for the same, within a budget, and with a record of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from judge_server import reply
+
+from sojourn.errors import ConfigError, InfrastructureError, RecordError
+from sojourn.models.answers import FILE, AnswerStore
+from sojourn.models.asked_endpoint import EndpointModel
+from sojourn.models.asking import Answer, AskedModels
+from sojourn.models.spec import ServedModel
+from sojourn.types import Message, Role
+from tests.envs.loopback import Raw, answered
+
+QUESTION = (Message(Role.SYSTEM, "Be brief."), Message(Role.USER, "Why?"))
+ASK = {"max_tokens": 5, "temperature": 0.5, "seed": 3}
+SECRET = "correct-horse-7"
+
+
+def model(url: str, store: AnswerStore | None = None, **more) -> EndpointModel:
+    served = ServedModel(base_url=url, model="big", **more)
+    return EndpointModel("referee", served, store or AnswerStore())
+
+
+async def test_an_answer_has_its_text_tokens_and_cost():
+    with answered(lambda path, body: reply("Because.", 1000, 30)) as (url, asked):
+        answer = await model(url, prompt_price=2.0, sampled_price=10.0).ask(QUESTION, **ASK)
+    assert answer == Answer("Because.", 1000, 30, answer.seconds, False, pytest.approx(0.0023))
+    expected = {"model": "big", "max_tokens": 5, "temperature": 0.5, "seed": 3}
+    assert {key: asked[0][key] for key in expected} == expected
+    assert asked[0]["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Why?"},
+    ]
+
+
+@pytest.mark.parametrize("content", [None, ""])
+async def test_a_reply_without_text_is_an_empty_answer(content):
+    with answered(lambda path, body: reply(content)) as (url, _):
+        assert (await model(url).ask(QUESTION, **ASK)).text == ""
+
+
+async def test_tokens_that_a_server_does_not_count_are_estimated():
+    said = Raw(200, json.dumps({"choices": [{"message": {"role": "assistant", "content": "Because."}}]}))
+    with answered(lambda path, body: said) as (url, _):
+        answer = await model(url).ask(QUESTION, **ASK)
+    assert (answer.prompt_tokens, answer.sampled_tokens) == (5, 3)
+
+
+async def test_the_same_is_asked_once_also_after_a_restart(tmp_path: Path):
+    with answered(lambda path, body: reply(f"answer {len(asked)}")) as (url, asked):
+        store = AnswerStore()
+        store.keep_in(tmp_path)
+        first = model(url, store)
+        given = [await first.ask(QUESTION, **ASK) for _ in range(2)]
+        store.close()
+        again = AnswerStore()
+        again.keep_in(tmp_path)
+        given.append(await model(url, again).ask(QUESTION, **ASK))
+        assert [(one.text, one.cached) for one in given] == [
+            ("answer 1", False),
+            ("answer 1", True),
+            ("answer 1", True),
+        ]
+        others = [
+            ((*QUESTION, Message(Role.USER, "Well?")), ASK),
+            *((QUESTION, ASK | change) for change in ({"seed": 4}, {"temperature": 1.0}, {"max_tokens": 6})),
+        ]
+        for question, params in others:
+            assert not (await model(url, again).ask(question, **params)).cached
+        bigger = EndpointModel("referee", ServedModel(base_url=url, model="bigger"), again)
+        assert not (await bigger.ask(QUESTION, **ASK)).cached
+        assert len(asked) == 6
+    assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
+
+
+async def test_two_who_ask_the_same_at_once_share_an_answer_that_the_first_pays():
+    with answered(lambda path, body: reply("yes", 10, 10)) as (url, asked):
+        made = model(url, prompt_price=1e6)
+        both = await asyncio.gather(*(made.ask(QUESTION, **ASK, asker=name) for name in ("a", "b")))
+        again = await made.ask(QUESTION, **ASK, asker="a")
+    assert len(asked) == 1
+    assert [(one.cached, one.cost) for one in (*both, again)] == [(False, 10.0), (True, 0.0), (True, 10.0)]
+
+
+async def test_one_that_fails_leaves_the_next_to_ask_for_itself():
+    replies = [Raw(400, "{}"), reply("yes")]
+    with answered(lambda path, body: replies.pop(0)) as (url, _):
+        made = model(url)
+        found = await asyncio.gather(*(made.ask(QUESTION, **ASK) for _ in range(2)), return_exceptions=True)
+    assert isinstance(found[0], InfrastructureError)
+    assert isinstance(found[1], Answer)
+
+
+@pytest.mark.parametrize(
+    ("budget", "words"),
+    [
+        ({"token_budget": 200}, r"models\.referee\.endpoint\.token_budget = 200 is spent: its answers took 220"),
+        (
+            {"cost_budget": 0.2, "prompt_price": 1e3},
+            r"cost_budget = 0.2 is spent: its answers took 0.2.*cost_budget=0.4",
+        ),
+    ],
+)
+async def test_a_spent_budget_stops_and_loses_no_answer(tmp_path: Path, budget, words):
+    with answered(lambda path, body: reply("yes", 100, 10)) as (url, asked):
+        for seeds in ([0, 1], []):  # in a second process nothing is free either
+            store = AnswerStore()
+            store.keep_in(tmp_path)
+            made = model(url, store, **budget)
+            for seed in seeds:
+                await made.ask(QUESTION, **{**ASK, "seed": seed})
+            with pytest.raises(ConfigError, match=words):
+                await made.ask(QUESTION, **{**ASK, "seed": 2})
+            assert (await made.ask(QUESTION, **{**ASK, "seed": 0})).cached
+            store.close()
+        larger = {key: value * (3 if "budget" in key else 1) for key, value in budget.items()}
+        store = AnswerStore()
+        store.keep_in(tmp_path)
+        await model(url, store, **larger).ask(QUESTION, **{**ASK, "seed": 2})
+    assert len(asked) == 3
+
+
+def test_a_budget_in_money_needs_prices():
+    with pytest.raises(ValueError, match="cost_budget = 1 without prices"):
+        ServedModel(base_url="http://127.0.0.1:1/v1", model="big", cost_budget=1.0)
+
+
+async def test_the_key_is_in_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SOME_ENDPOINT", SECRET)
+    store = AnswerStore()
+    store.keep_in(tmp_path)
+    with answered(lambda path, body: reply(f"your key is {SECRET}")) as (url, asked):
+        answer = await model(url, store, key="SOME_ENDPOINT").ask(QUESTION, **ASK)
+    assert asked[0]["authorization"] == f"Bearer {SECRET}"
+    assert answer.text == "your key is <masked>"
+    store.close()
+    assert SECRET.encode() not in (tmp_path / FILE).read_bytes()
+
+
+async def test_the_answers_of_an_earlier_run_are_free(tmp_path: Path):
+    with answered(lambda path, body: reply("yes")) as (url, asked):
+        store = AnswerStore()
+        store.keep_in(tmp_path)
+        await model(url, store, prompt_price=1e6).ask(QUESTION, **ASK)
+    replay = model(url, prompt_price=1e6, answers=str(tmp_path))  # the server is gone
+    answer = await replay.ask(QUESTION, **ASK)
+    assert (answer.text, answer.cached, answer.cost) == ("yes", True, 0.0)
+    assert len(asked) == 1
+    with pytest.raises(RecordError, match=r"there is no answers\.sqlite"):
+        model(url, answers=str(tmp_path / "none"))
+
+
+def test_a_file_of_answers_that_is_damaged_is_named(tmp_path: Path):
+    (tmp_path / FILE).write_bytes(b"no database" * 100)
+    store = AnswerStore()
+    store.keep_in(tmp_path)
+    with pytest.raises(RecordError, match=r"answers\.sqlite cannot be used"):
+        store.find("a")
+
+
+class Parrot:
+    """Answers with the question, for one and a half."""
+
+    async def ask(self, messages, *, max_tokens, temperature, seed, asker=""):
+        return Answer(messages[-1].text, 3, 2, 0.25, False, 1.5)
+
+
+async def test_what_was_asked_is_kept_until_its_episodes_are_recorded():
+    asked = AskedModels({"parrot": Parrot()})
+    for seed, about in enumerate([("a",), ("a", "b"), ("a", "b"), ("c",)]):
+        await asked.ask("parrot", QUESTION, **{**ASK, "seed": seed}, about=about, purpose=f"to see {seed}")
+    await asked.ask("parrot", QUESTION, **{**ASK, "seed": 3}, about=("c",), purpose="to see 3")  # the same again
+    taken = asked.take(["b", "a", "none"])
+    assert {name: [one.purpose for one in found] for name, found in taken.items()} == {
+        "a": ["to see 0", "to see 1", "to see 2"],
+        "b": ["to see 1", "to see 2"],
+    }
+    assert taken["b"][0] == replace(taken["a"][1], question=())  # recorded once
+    assert taken["a"][0].question == QUESTION
+    assert (taken["a"][0].answer, taken["a"][0].cost, taken["a"][0].seed) == ("Why?", 1.5, 0)
+    assert asked.metrics() == {"asked": 3, "asked_tokens": 15, "asked_cost": 4.5}
+    assert (asked.metrics(), asked.take(["a", "b"])) == ({}, {})
+    assert [len(found) for found in asked.take(["c"]).values()] == [1]
+    await asked.ask("parrot", QUESTION, **ASK, about=("d",), purpose="to see")
+    asked.forget()
+    assert asked.take(["d"]) == {}
