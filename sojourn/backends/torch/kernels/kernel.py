@@ -28,7 +28,7 @@ class Kernel:
 
     def __init__(self, library: Any, shape: Shape, dtype: torch.dtype) -> None:
         self._c, self._shape, self.dtype = library, shape, dtype
-        self._panel_width: int = library.panel_width()
+        self.panel_width: int = library.panel_width()
 
     def attend(
         self, layer: Layer, query: torch.Tensor, rows: Rows, scale: float, window: int | None, softcap: float | None
@@ -63,7 +63,7 @@ class Kernel:
 
     def panels(self, outputs: int, inputs: int) -> torch.Tensor:
         """Returns memory for weights in the layout that `decoder_forward` reads."""
-        return torch.zeros(-(-outputs // self._panel_width), inputs, self._panel_width, dtype=self.dtype)
+        return torch.zeros(-(-outputs // self.panel_width), inputs, self.panel_width, dtype=self.dtype)
 
     def pack(self, weight: torch.Tensor, panels: torch.Tensor, first_output: int) -> None:
         """Packs a weight (outputs, inputs) into panels, as their outputs from `first_output` on."""

@@ -104,9 +104,7 @@ class PrefixTree:
         """Returns the number of pages that are in use or kept for later."""
         return self.pages - len(self._free)
 
-    def claim(
-        self, prompt: IntArray, room: int, *, model: str = POLICY, reuse: bool = True
-    ) -> Claim | Wait | None:
+    def claim(self, prompt: IntArray, room: int, *, model: str = POLICY, reuse: bool = True) -> Claim | Wait | None:
         """Returns a context of the model for this prompt and `room` more tokens, or None where memory is short. The
         last token of the prompt is always left to compute."""
         root = self._roots.setdefault(model, self._new_root())
