@@ -50,7 +50,7 @@ static void product(struct Phase *phase, int64_t threads, const real *x, int64_t
         panel_products(x + task.row * depth, 0, task.rows, depth, w, outputs, y + task.row * outputs, outputs,
                        accumulate, task.panel, task.stop);
         for (int weight = 0; additions && weight < MAX_JOINED; weight++)
-            add_up_products(additions, weight, &task, y, outputs);
+            up_products(additions, weight, &task, y, outputs);
         finish(phase);
     }
     wait_for(phase, plan.count);
@@ -68,8 +68,8 @@ static void gated_product(struct Phase *phase, int64_t threads, const struct Ste
         float *gate = step->gate + task.row * size, *up = step->up + task.row * size;
         panel_products(x, 0, task.rows, depth, layer->gate, size, gate, size, 0, task.panel, task.stop);
         panel_products(x, 0, task.rows, depth, layer->up, size, up, size, 0, task.panel, task.stop);
-        add_up_products(additions, 0, &task, step->gate, size);
-        add_up_products(additions, 1, &task, step->up, size);
+        up_products(additions, 0, &task, step->gate, size);
+        up_products(additions, 1, &task, step->up, size);
         int64_t begin = task.panel * PANEL, end = min64(task.stop * PANEL, size);
         for (int64_t r = 0; r < task.rows; r++)
             silu_gate_row(gate + r * size + begin, up + r * size + begin, step->gated + (task.row + r) * size + begin,

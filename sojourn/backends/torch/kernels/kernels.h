@@ -39,15 +39,15 @@ struct Model {
     float norm_eps, attention_scale;
 };
 
-/* What an adapter adds to one of the weights of a product, by `rank` of the numbers that its `down` makes, from `column`
-   on. `up` holds the product's panels from `first_panel` to `stop_panel`; those outputs of them that are not of this
-   weight are 0. Where the weight is not adapted, there are no panels. */
+/* What an adapter adds to one of the weights of a product, by `rank` of the numbers that `down` makes, from `column` on.
+   `up` holds the product's panels from `first_panel` to `stop_panel`, `up_stride` apart; those outputs of them that are
+   not of this weight are 0. Where the weight is not adapted, there are no panels. */
 struct AdaptedWeight {
-    int64_t rank, column, first_panel, stop_panel;
+    int64_t rank, column, first_panel, stop_panel, up_stride;
     const real *up;
 };
 
-/* What an adapter adds to a product: `down` makes `width` numbers of a row, in whole panels, for all weights that share
+/* What an adapter adds to a product: `down` makes `width` numbers of a row, in whole vectors, for all weights that share
    its inputs. The panels of gate and up are each counted from 0. */
 struct AdaptedProduct {
     int64_t width;
@@ -71,7 +71,7 @@ struct Phase {
    KEY). Logits are computed for the `logit_count` rows in `logit_rows`. Adapters are added to the rows in `adapted`; in
    `adapted_logits` the same rows are counted among `logit_rows`. The pointers after `adapted_logits` are scratch memory
    for `rows` rows, except the output `logits` (logit_count, vocab_size) and `phases`; `low` has `low_width` numbers for
-   each row, in whole panels. */
+   each row, in whole vectors. */
 struct Step {
     int64_t rows, logit_count, pages;
     int64_t adapted_count, adapted_logit_count, low_width;

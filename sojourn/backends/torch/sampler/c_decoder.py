@@ -19,7 +19,7 @@ from sojourn.backends.torch.kernels.kernel import Kernel
 from sojourn.backends.torch.models.adapters import Adapter
 from sojourn.backends.torch.models.loading import LLAMA_LIKE, max_context
 from sojourn.backends.torch.sampler.attention import StepLayout
-from sojourn.backends.torch.sampler.c_adapters import PackedAdapter, adapted_rows
+from sojourn.backends.torch.sampler.c_adapters import CAdapters
 
 Weights = Iterable[tuple[str, torch.Tensor]]
 
@@ -83,7 +83,8 @@ class CDecoder:
         self._scratch: dict[str, torch.Tensor] = {}
         self._rows = 0  # the number of rows for which there is scratch memory
         self._tables: tuple[torch.Tensor, ...] = ()
-        self._adapters: dict[str, PackedAdapter] = {}
+        shapes = {name: parameter.shape for name, parameter in self._parameters.items()}
+        self._adapters = CAdapters(kernel, shapes, len(layers))
         if model.lm_head.weight is self._base.embed_tokens.weight:
             self._panels["model.embed_tokens.weight"] = self._panels["lm_head.weight"]
         for name in self._panels:
@@ -102,12 +103,11 @@ class CDecoder:
 
     def add_adapter(self, name: str, adapter: Adapter) -> None:
         """Adds an adapter, or replaces the one of that name, for the tokens of contexts of the model `name`."""
-        shapes = {name: parameter.shape for name, parameter in self._parameters.items()}
-        self._adapters[name] = PackedAdapter(adapter, self._kernel, shapes, len(self._base.layers))
+        self._adapters.add(name, adapter)
         self._reserve(self._rows, anew=True)
 
     def drop_adapter(self, name: str) -> None:
-        del self._adapters[name]
+        self._adapters.drop(name)
 
     def __call__(self, tokens: torch.Tensor, layout: StepLayout, logit_rows: torch.Tensor) -> torch.Tensor:
         """Returns the logits (R, V) that follow some of the tokens (N,)."""
@@ -124,7 +124,7 @@ class CDecoder:
         step.page_tables, step.contexts = rows.page_tables.data_ptr(), rows.contexts.data_ptr()
         step.lengths, step.logit_rows = rows.lengths.data_ptr(), logit_rows.data_ptr()
         step.logits = logits.data_ptr()
-        adapted = adapted_rows(self._adapters, layout, logit_rows)
+        adapted = self._adapters.rows(layout, logit_rows)
         step.adapted_count = step.adapted_logit_count = 0
         if adapted is not None:
             step.adapted, step.adapted_logits = adapted
@@ -137,7 +137,7 @@ class CDecoder:
         if rows <= self._rows and not anew:
             return
         self._rows = rows
-        self._reals["low"] = self._step.low_width = max((one.width for one in self._adapters.values()), default=0)
+        self._reals["low"] = self._step.low_width = self._adapters.width
         for widths, dtype in ((self._floats, torch.float32), (self._reals, self._kernel.dtype)):
             for name, width in widths.items():
                 self._scratch[name] = torch.empty(rows, width, dtype=dtype)
