@@ -5,8 +5,11 @@ Where there is no compiler, or the model is not on the CPU, `load` returns None,
 
 from __future__ import annotations
 
+import mmap
+import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -87,6 +90,16 @@ def load(shapes: Sequence[Shape], heads: int, dtype: torch.dtype, device: torch.
     sizes = compiler.head_sizes(shape.key, shape.value, heads // shape.kv_heads)
     library = compiler.compiled("decoder", *sizes, *real)
     return None if library is None else Kernel(library, shape, dtype)
+
+
+def large_memory(size: int, dtype: torch.dtype) -> torch.Tensor:
+    """Returns memory for `size` numbers, in large pages where the system has them: reading many small ones takes the
+    processor more time, as it must look up each."""
+    memory = mmap.mmap(-1, max(size, 1) * dtype.itemsize)
+    if sys.platform == "linux":
+        with suppress(OSError):  # a system without large pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype)[:size]
 
 
 def scratch(size: int) -> torch.Tensor:

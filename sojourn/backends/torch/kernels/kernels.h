@@ -10,7 +10,6 @@ enum Constants {
     DECODER_LAYER_PHASES = 12, /* phases of a decoder's step for each layer */
     DECODER_OTHER_PHASES = 3, /* further phases: the embeddings, the last norm, the logits */
     QUERY_BLOCK_PANELS = 3,   /* size of a block of queries in tree attention, in panels */
-    ADAPTED_PRODUCTS = 4,     /* products of a layer that adapters add to: qkv, out, gate and up, down */
     MAX_JOINED = 3,           /* weights whose inputs are the same, at most: queries, keys and values */
     ADAPTED_ROWS = 96,        /* rows of `struct AdaptedRows`, at most */
     NORM_GRAD_ROWS = 64,      /* rows whose gradients to a norm's weight are summed together */
@@ -55,7 +54,7 @@ struct AdaptedProduct {
     struct AdaptedWeight weights[3];
 };
 
-/* Consecutive rows of one adapter, with ADAPTED_PRODUCTS products for each layer. */
+/* Consecutive rows of one adapter, with four products for each layer: qkv, out, gate and up, down. */
 struct AdaptedRows {
     int64_t first, count;
     const struct AdaptedProduct *products;

@@ -51,7 +51,7 @@ class Adapters:
 
 
 def add(layer: str, x: torch.Tensor, y: torch.Tensor, adapted: Sequence[AdaptedRows]) -> None:
-    """Adds to the outputs y (N, outputs) of a linear layer, in place, what adapters make of its inputs x (N, inputs)."""
+    """Adds to a linear layer's outputs y (N, outputs), in place, what adapters make of its inputs x (N, inputs)."""
     for rows, adapter in adapted:
         if (pair := adapter.get(layer)) is not None:
             y[rows] += linear(linear(x[rows], pair.down), pair.up)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn.functional import pad
 
 from sojourn.backends.torch.kernels.header import constants, header
-from sojourn.backends.torch.kernels.kernel import Kernel
+from sojourn.backends.torch.kernels.kernel import Kernel, large_memory
 from sojourn.backends.torch.models.adapters import Adapter, LowRank
 from sojourn.backends.torch.sampler.attention import Span, StepLayout
 
@@ -34,7 +35,8 @@ class Up:
     panels: torch.Tensor  # (panels, rank * panel width)
 
 
-class Product(NamedTuple):
+@dataclass(eq=False)
+class Product:
     """What an adapter adds to a product."""
 
     down: torch.Tensor | None  # (vectors, inputs, lanes): the first factors of its weights; None where none is adapted
@@ -43,6 +45,9 @@ class Product(NamedTuple):
     @property
     def width(self) -> int:
         return 0 if self.down is None else self.down.shape[0] * self.down.shape[2]
+
+    def move(self, down: torch.Tensor) -> None:
+        self.down = down
 
     def fields(self) -> dict[str, Any]:
         """Returns the fields of its C structure."""
@@ -131,18 +136,26 @@ class CAdapters:
         return panels.flatten(1)
 
     def _join(self) -> None:
-        """Lays the second factors of all adapters side by side."""
+        """Moves all adapters into one memory, in the order in which a step reads it."""
+        moved = list[tuple[torch.Tensor, Callable[[torch.Tensor], None]]]()
         for products in zip(*self._packed.values(), strict=True):
+            moved += [(product.down, product.move) for product in products if product.down is not None]
             for place in range(max(len(product.ups) for product in products)):
                 ups = [up for product in products if product.ups and (up := product.ups[place]) is not None]
                 if ups:
-                    joined = torch.cat([up.panels for up in ups], dim=1)
-                    for up, panels in zip(ups, joined.split([up.panels.shape[1] for up in ups], dim=1), strict=True):
-                        up.panels = panels
+                    moved.append((torch.cat([up.panels for up in ups], dim=1), partial(_divide, ups)))
+        memory = large_memory(sum(tensor.numel() for tensor, _ in moved), self._kernel.dtype)
+        for (tensor, move), to in zip(moved, memory.split([tensor.numel() for tensor, _ in moved]), strict=True):
+            move(to.view(tensor.shape).copy_(tensor))
         self._structures = {
             name: header().new("struct AdaptedProduct[]", [product.fields() for product in products])
             for name, products in self._packed.items()
         }
+
+
+def _divide(ups: Sequence[Up], joined: torch.Tensor) -> None:
+    for up, panels in zip(ups, joined.split([up.panels.shape[1] for up in ups], dim=1), strict=True):
+        up.panels = panels
 
 
 def _fields(up: Up) -> dict[str, int]:

@@ -137,9 +137,9 @@ class Engine:
     async def publish(self, weights: Weights, version: int) -> None:
         """Overwrites the named parameters between two steps, under a new version number.
 
-        Cached contexts of other weights are dropped, those of adapters included. A sample that has begun goes on with the new weights, as
-        `in_flight` says, and reports both versions; a request without a sampled token starts again. If this fails, some
-        of the weights may have been replaced.
+        Cached contexts of other weights are dropped, those of adapters included. A sample that has begun goes on with
+        the new weights, as `in_flight` says, and reports both versions; a request without a sampled token starts again.
+        If this fails, some of the weights may have been replaced.
         """
         await self._publish(partial(self._runner.load, weights), version, None)
 
