@@ -17,9 +17,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import copy
+import ctypes
 import gc
+import json
 import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -43,7 +47,7 @@ from sojourn.types import Prompt, SamplingParams
 MODEL, RANK, COUNTS = "smollm2", 16, (0, 1, 8)
 BATCHES, CONTEXT, COUNT = (32, 64), 128, 16
 PROMPTS, PROMPT_TOKENS = 8, 256
-CACHE_GB, MODELS = 0.25, (1, 2, 4, 8)
+CACHE_GB, MODELS, KINDS = 0.25, (1, 2, 4, 8), ("engines", "adapters")
 Tokens = Sequence[int]
 
 
@@ -125,39 +129,55 @@ def figures(took: dict[int, list[Took]], tokens: int) -> dict[str, Any]:
 
 
 def resident() -> int:
-    """Returns the bytes of memory that this process holds."""
+    """Returns the bytes of memory that this process holds, without what it has freed."""
     gc.collect()
+    if sys.platform == "linux":
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-async def memory(model: Any) -> dict[str, Any]:
-    found = dict[str, Any]()
+async def hold(kind: str) -> list[int]:
+    """Opens more and more models; returns the bytes that are held with each number of them."""
+    model = loaded()
     adapters = [random_adapter(model, n) for n in range(max(MODELS))]
-    before, engine = resident(), open_engine(copy.deepcopy(model), CACHE_GB)
-    over_one = dict[int, int]()
-    for number, adapter in enumerate(adapters, 1):
-        await engine.add_adapter(f"adapter {number - 1}", adapter)
-        over_one[number] = resident() - before
-    await engine.close()
-    del engine
-    before, engines = resident(), list[Engine]()
-    for number in range(1, max(MODELS) + 1):
-        engines.append(open_engine(copy.deepcopy(model), CACHE_GB))
-        if number in MODELS:
-            held = {"engines_mib": resident() - before, "adapters_mib": over_one[number]}
-            found[f"{number} models"] = {name: round(size / 2**20) for name, size in held.items()}
-    for one in engines:
-        await one.close()
+    before, found, engines = resident(), list[int](), list[Engine]()
+    for number, adapter in enumerate(adapters):
+        if kind == "engines" or not engines:
+            engines.append(open_engine(copy.deepcopy(model), CACHE_GB))
+        if kind == "adapters":
+            await engines[0].add_adapter(f"adapter {number}", adapter)
+        found.append(resident() - before)
+    for engine in engines:
+        await engine.close()
     return found
 
 
-async def measure(repeats: int) -> dict[str, Any]:
+def memory() -> dict[str, Any]:
+    held = dict[str, list[int]]()
+    for kind in KINDS:  # each in a process of its own, so that neither uses what the other freed
+        done = subprocess.run([sys.executable, __file__, "--hold", kind], capture_output=True, text=True, check=True)
+        held[kind] = json.loads(done.stdout)
+    return {
+        f"{number} models": {f"{kind}_mib": round(held[kind][number - 1] / 2**20) for kind in KINDS}
+        for number in MODELS
+    }
+
+
+def loaded() -> Any:
     model = loading.load(MODEL, "fp32", 0, "").model.requires_grad_(False)
-    dtype = compute_dtype("auto", torch.device("cpu"))
-    model.to(dtype)
-    found: dict[str, Any] = {"model": MODEL, "dtype": str(dtype), "rank": RANK, "threads": torch.get_num_threads()}
-    found["memory"] = await memory(model)
+    return model.to(compute_dtype("auto", torch.device("cpu")))
+
+
+async def measure(repeats: int) -> dict[str, Any]:
+    model = loaded()
+    found: dict[str, Any] = {
+        "model": MODEL,
+        "dtype": str(model.dtype),
+        "rank": RANK,
+        "threads": torch.get_num_threads(),
+    }
+    found["memory"] = memory()
     print(found["memory"], flush=True)
     engine = open_engine(model, 2.0)
     for number in range(max(COUNTS)):
@@ -174,7 +194,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few repeats, and nothing is written")
     parser.add_argument("--threads", type=int, default=0, help="of torch (0: as it is)")
+    parser.add_argument("--hold", choices=KINDS, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.hold:
+        print(json.dumps(asyncio.run(hold(options.hold))))
+        return
     if options.threads:
         torch.set_num_threads(options.threads)
     found = asyncio.run(measure(2 if options.quick else 9))

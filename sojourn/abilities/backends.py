@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
-from sojourn.protocols import EnvFamily, Renderer, RendererConfig, Sampler, Trainer
+from sojourn.protocols import EnvFamily, Opened, Renderer, RendererConfig, Sampler, Trainer
 from sojourn.types import Batch, FloatArray, IntArray, Prompt, Trajectory
 
 if TYPE_CHECKING:
@@ -178,6 +178,19 @@ class OpensPlayers(Protocol):
     ) -> Sampler:
         """Opens a model, with the weights of a run's checkpoint where they are given; whoever asked for it closes it.
         Its samples end as the policy's do, as the renderer says."""
+        ...
+
+
+@runtime_checkable
+class SharesBase(Protocol):
+    """A backend whose sampler samples several adapters over one base, beside each other."""
+
+    def share_base(self, model: Model, opened: Opened) -> Callable[[str, Path], Awaitable[Sampler]]:
+        """Makes an open policy, which trains adapters, publish them alone, so that its sampler's base stays.
+
+        Returns what opens the weights of a checkpoint of the policy, under a name, as adapters over that base; whoever
+        asks for them closes them. Call it before anything is published.
+        """
         ...
 
 

@@ -15,6 +15,7 @@ from sojourn.abilities import (
     OpensModels,
     OpensPlayers,
     ScoresTokens,
+    SharesBase,
     asked_models,
 )
 from sojourn.composite import with_bases
@@ -196,7 +197,8 @@ class Players(NamedTuple):
 
 
 async def open_players(recipe: Recipe, opened: Opened) -> Players:
-    """Opens the models that take seats beside the policy. Snapshots are opened as they are made."""
+    """Opens the models that take seats beside the policy. Snapshots are opened as they are made; those of a policy that
+    trains adapters are adapters in its own sampler, where the backend can."""
     players: dict[str, Sampler] = {}
     seated = recipe.seated
     if not seated:
@@ -207,6 +209,10 @@ async def open_players(recipe: Recipe, opened: Opened) -> Players:
     async def snapshot(name: str, weights: Path) -> Sampler:
         return await backend.open_player(name, recipe.model, weights, recipe.seed, recipe.model, opened.renderer)
 
+    snapshots = {name: model.snapshots for name, model in recipe.models.items() if model.snapshots is not None}
+    open_snapshot = snapshot
+    if snapshots and recipe.model.lora is not None and isinstance(backend, SharesBase):
+        open_snapshot = backend.share_base(recipe.model, opened)
     try:
         for name, found in find_models(recipe).items():
             if name in seated:
@@ -217,11 +223,7 @@ async def open_players(recipe: Recipe, opened: Opened) -> Players:
         for sampler in players.values():
             await sampler.close()
         raise
-    pools = {
-        name: SnapshotPool(name, model.snapshots, snapshot, players)
-        for name, model in recipe.models.items()
-        if model.snapshots is not None
-    }
+    pools = {name: SnapshotPool(name, config, open_snapshot, players) for name, config in snapshots.items()}
     return Players(RoutedSampler(opened.sampler, players), pools)
 
 

@@ -35,7 +35,8 @@ class Adapters:
 
     def add(self, name: str, adapter: Adapter) -> None:
         self._held[name] = {
-            layer: type(pair)(*(part.to(self._device, self._dtype) for part in pair)) for layer, pair in adapter.items()
+            layer: type(pair)(*(part.to(self._device, self._dtype, copy=True) for part in pair))
+            for layer, pair in adapter.items()
         }
 
     def drop(self, name: str) -> None:
