@@ -8,9 +8,10 @@ import torch
 from adapted_models import random_adapter, with_merged
 from engine_models import STOP, VOCABULARY, build, logits_of, logprobs_of, twin
 
-from sojourn.backends.torch.models.adapters import LowRank
+from sojourn.backends.torch.models.adapters import LowRank, adapter_of
 from sojourn.backends.torch.sampler.engine import Engine
 from sojourn.errors import InfrastructureError, ModelError
+from sojourn.models.spec import Lora
 from sojourn.types import Prompt, SamplingParams
 
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "gemma3", "gpt2"]
@@ -234,3 +235,18 @@ async def test_an_adapter_of_another_model_or_of_a_name_that_is_taken_is_refused
     await engine.close()
     with pytest.raises(InfrastructureError, match="closed"):
         await engine.add_adapter("c", random_adapter(model, 1))
+
+
+def test_weights_that_are_no_adapter_are_refused():
+    for names, odd in (([], "none of them"), (["model.norm.weight"], "model.norm.weight")):
+        with pytest.raises(ModelError, match=f"adapter was expected, .* but there are {len(names)} \\('{odd}'\\)"):
+            adapter_of([(name, torch.zeros(1)) for name in names], Lora())
+
+
+async def test_compiled_layers_take_no_adapters():
+    model = build("gemma3")
+    engine = open_engine(model)
+    engine._runner._compiled = True  # compiling takes long
+    with pytest.raises(ModelError, match="set compile = false"):
+        await engine.add_adapter("a", random_adapter(model, 1))
+    await engine.close()
