@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
@@ -185,6 +185,19 @@ class OpensPlayers(Protocol):
         self, name: str, model: Model, seed: int, policy: Model, renderer: Renderer, timeline: Timeline
     ) -> Opened:
         """Opens a model that is trained, too, beside the policy."""
+        ...
+
+
+@runtime_checkable
+class SharesBase(Protocol):
+    """A backend whose sampler samples several adapters over one base, beside each other."""
+
+    def share_base(self, model: Model, opened: Opened) -> Callable[[str, Path], Awaitable[Sampler]]:
+        """Makes an open policy, which trains adapters, publish them alone, so that its sampler's base stays.
+
+        Returns what opens the weights of a checkpoint of the policy, under a name, as adapters over that base; whoever
+        asks for them closes them. Call it before anything is published.
+        """
         ...
 
 

@@ -15,6 +15,7 @@ from sojourn.abilities import (
     OpensModels,
     OpensPlayers,
     ScoresTokens,
+    SharesBase,
     asked_for_text,
     asked_models,
     parts_of,
@@ -268,8 +269,8 @@ class Players(NamedTuple):
 
 
 async def open_players(recipe: Recipe, opened: Opened, timeline: Timeline) -> Players:
-    """Opens the models that take seats beside the policy, or are asked for text. Snapshots are opened as they are
-    made."""
+    """Opens the models that take seats beside the policy, or are asked for text. Snapshots are opened as they are made;
+    those of a policy that trains adapters are adapters in its own sampler, where the backend can."""
     players: dict[str, Sampler] = {}
     trainers = {POLICY: opened.trainer}
     sampling = recipe.players
@@ -281,6 +282,10 @@ async def open_players(recipe: Recipe, opened: Opened, timeline: Timeline) -> Pl
     async def snapshot(name: str, weights: Path) -> Sampler:
         return await backend.open_player(name, recipe.model, weights, recipe.seed, recipe.model, opened.renderer)
 
+    snapshots = {name: model.snapshots for name, model in recipe.models.items() if model.snapshots is not None}
+    open_snapshot = snapshot
+    if snapshots and recipe.model.lora is not None and isinstance(backend, SharesBase):
+        open_snapshot = backend.share_base(recipe.model, opened)
     try:
         for name, found in find_models(recipe).items():
             if name in recipe.learning:
@@ -294,11 +299,7 @@ async def open_players(recipe: Recipe, opened: Opened, timeline: Timeline) -> Pl
         for sampler in players.values():
             await sampler.close()
         raise
-    pools = {
-        name: SnapshotPool(name, model.snapshots, snapshot, players)
-        for name, model in recipe.models.items()
-        if model.snapshots is not None
-    }
+    pools = {name: SnapshotPool(name, config, open_snapshot, players) for name, config in snapshots.items()}
     return Players(RoutedSampler(opened.sampler, players), pools, trainers)
 
 

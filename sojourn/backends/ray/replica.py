@@ -11,7 +11,7 @@ from typing import Any
 from sojourn.abilities import PartLoad, PartState
 from sojourn.backends.ray.reports import Contact, Heard
 from sojourn.backends.ray.sampler_actor import SamplerReport
-from sojourn.backends.torch.sampler.engine import EngineStats
+from sojourn.backends.torch.sampler.engine_stats import EngineStats
 from sojourn.gauge import Gauge
 
 KNOWN_BLOCKS = 100_000  # of each replica, the newest ones

@@ -16,7 +16,7 @@ from sojourn.abilities import PartLoad
 from sojourn.backends.ray.cluster import RETRY_S, SLOWEST_RETRY_S, Cluster, imported
 from sojourn.backends.ray.replica import Replica
 from sojourn.backends.ray.sampler_actor import StaleWeightsError
-from sojourn.backends.torch.sampler.engine import EngineStats
+from sojourn.backends.torch.sampler.engine_stats import EngineStats
 from sojourn.errors import InfrastructureError, RankError
 from sojourn.timeline import Timeline
 from sojourn.types import FloatArray, IntArray, Prompt, Sample, SamplingParams

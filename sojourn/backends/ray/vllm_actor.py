@@ -28,7 +28,7 @@ from sojourn.types import FloatArray, Prompt, Sample, SamplingParams
 if TYPE_CHECKING:
     from sojourn.backends.ray.packed_weights import PackedWeights
     from sojourn.backends.torch.backend import Torch
-    from sojourn.backends.torch.sampler.engine import EngineStats
+    from sojourn.backends.torch.sampler.engine_stats import EngineStats
     from sojourn.backends.torch.sampler.request import Request
     from sojourn.models.spec import Model
 
@@ -261,7 +261,7 @@ class Counts:
             self.totals[name] = self.totals.get(name, 0) + number
 
     def stats(self) -> EngineStats:
-        from sojourn.backends.torch.sampler.engine import EngineStats
+        from sojourn.backends.torch.sampler.engine_stats import EngineStats
 
         held: Any = {"waiting": self.waiting, "pages": self.pages, "held_pages": round(self.usage * self.pages)}
         return EngineStats(**self.totals, **held)

@@ -13,7 +13,7 @@ from sojourn.abilities import ExportedModel
 from sojourn.backends.torch import vocabularies
 from sojourn.config.fields import Range
 from sojourn.errors import ModelError
-from sojourn.protocols import Opened, Renderer, RendererConfig, Trainer
+from sojourn.protocols import Opened, Renderer, RendererConfig, Sampler, Trainer
 from sojourn.render.auto import Auto
 from sojourn.timeline import Timeline
 
@@ -304,6 +304,18 @@ class Torch:
         engine = self.open_sampler(loaded, model, renderer.stops, timeline)
         trainer = self.open_trainer(loaded, model, seed, engine.publish, timeline)
         return Opened(trainer, engine, renderer, min(self.max_context, loaded.max_context))
+
+    def share_base(self, model: Model, opened: Opened) -> Callable[[str, Path], Awaitable[Sampler]]:
+        """Lets the policy's sampler sample adapters of its checkpoints too (`SharesBase`)."""
+        from sojourn.backends.torch.sampler.adapter_sampler import share_base
+        from sojourn.backends.torch.sampler.engine import Engine
+        from sojourn.backends.torch.trainer.trainer import TorchTrainer
+
+        trainer, engine = opened.trainer, opened.sampler
+        assert isinstance(trainer, TorchTrainer), "the trainer that this backend opened"
+        assert isinstance(engine, Engine), "the sampler that this backend opened"
+        assert model.lora is not None, "a policy that trains adapters"
+        return share_base(trainer, engine, model.lora)
 
     async def open_endpoint(self, name: str, scorer: PromptScorer, policy: Model, trainer: Trainer) -> None:
         """Checks what a server says of its model against the policy; then the trainer may ask it."""

@@ -5,27 +5,7 @@
 #include "paged_attention.c"
 #include "sampling.c"
 
-#include <sched.h>
-
-#define SPINS 4000 /* how often a waiting thread checks a phase before it yields its core */
-
-/* Returns the number of the phase's next task, or -1 if all are taken. */
-static inline int64_t take(struct Phase *phase, int64_t count)
-{
-    int64_t task = __atomic_fetch_add(&phase->taken, 1, __ATOMIC_RELAXED);
-    return task < count ? task : -1;
-}
-
-static inline void finish(struct Phase *phase) { __atomic_fetch_add(&phase->done, 1, __ATOMIC_RELEASE); }
-
-/* Waits until the phase's tasks are done. It waits for tasks, not for threads: where a thread comes late, the others
-   have done its share. */
-static void wait_for(struct Phase *phase, int64_t count)
-{
-    for (int spins = 0; __atomic_load_n(&phase->done, __ATOMIC_ACQUIRE) < count; spins++)
-        if (spins > SPINS)
-            sched_yield();
-}
+#include "adapters.c"
 
 /* Applies half-split rotary position embeddings in place. */
 static inline void rotate_row(float *row, int64_t heads, const float *cosines, const float *sines)
@@ -59,47 +39,18 @@ static inline void silu_gate_row(const float *gate, const float *up, real *out, 
     }
 }
 
-/* One task of a product: a block of rows, and the panels from `panel` to `stop`. */
-struct ProductTask {
-    int64_t row, rows, panel, stop;
-};
-
-/* The tasks into which threads divide a product: the rows form `blocks` blocks, and each block is computed in `spans`
-   tasks of at most `size` panels; there are `count` tasks in all. */
-struct ProductPlan {
-    int64_t rows, blocks, panels, size, spans, count;
-};
-
-static struct ProductPlan plan_product(int64_t rows, int64_t outputs, int64_t threads)
-{
-    int64_t blocks = ceil_div(rows, ROW_BLOCK), panels = ceil_div(outputs, PANEL);
-    int64_t size = min64(PANELS_PER_TASK, 1 + panels * blocks / (4 * threads)), spans = ceil_div(panels, size);
-    return (struct ProductPlan){rows, blocks, panels, size, spans, blocks * spans};
-}
-
-/* Takes the phase's next task. Returns 0 if all are taken. */
-static inline int next_task(struct Phase *phase, const struct ProductPlan *plan, struct ProductTask *task)
-{
-    int64_t number = take(phase, plan->count);
-    if (number < 0)
-        return 0;
-    int64_t block = number / plan->spans;
-    task->row = block * plan->rows / plan->blocks;
-    task->rows = (block + 1) * plan->rows / plan->blocks - task->row;
-    task->panel = number % plan->spans * plan->size;
-    task->stop = min64(task->panel + plan->size, plan->panels);
-    return 1;
-}
-
-/* Computes y (rows, outputs) = x (rows, depth) w, or adds it to y with `accumulate`. */
+/* Computes y (rows, outputs) = x (rows, depth) w, or adds it to y with `accumulate`; what adapters add to it comes
+   last. */
 static void product(struct Phase *phase, int64_t threads, const real *x, int64_t rows, int64_t depth, const real *w,
-                    int64_t outputs, float *y, int accumulate)
+                    int64_t outputs, float *y, int accumulate, const struct Additions *additions)
 {
     struct ProductPlan plan = plan_product(rows, outputs, threads);
     struct ProductTask task;
     while (next_task(phase, &plan, &task)) {
         panel_products(x + task.row * depth, 0, task.rows, depth, w, outputs, y + task.row * outputs, outputs,
                        accumulate, task.panel, task.stop);
+        for (int weight = 0; additions && weight < MAX_JOINED; weight++)
+            up_products(additions, weight, &task, y, outputs);
         finish(phase);
     }
     wait_for(phase, plan.count);
@@ -107,7 +58,7 @@ static void product(struct Phase *phase, int64_t threads, const real *x, int64_t
 
 /* Computes gated = silu(x gate) * (x up). */
 static void gated_product(struct Phase *phase, int64_t threads, const struct Step *step, int64_t rows,
-                          const struct Model *model, const struct Layer *layer)
+                          const struct Model *model, const struct Layer *layer, const struct Additions *additions)
 {
     int64_t size = model->intermediate_size, depth = model->hidden_size;
     struct ProductPlan plan = plan_product(rows, size, threads);
@@ -117,6 +68,8 @@ static void gated_product(struct Phase *phase, int64_t threads, const struct Ste
         float *gate = step->gate + task.row * size, *up = step->up + task.row * size;
         panel_products(x, 0, task.rows, depth, layer->gate, size, gate, size, 0, task.panel, task.stop);
         panel_products(x, 0, task.rows, depth, layer->up, size, up, size, 0, task.panel, task.stop);
+        up_products(additions, 0, &task, step->gate, size);
+        up_products(additions, 1, &task, step->up, size);
         int64_t begin = task.panel * PANEL, end = min64(task.stop * PANEL, size);
         for (int64_t r = 0; r < task.rows; r++)
             silu_gate_row(gate + r * size + begin, up + r * size + begin, step->gated + (task.row + r) * size + begin,
@@ -230,6 +183,8 @@ static void embed(struct Phase *phase, const struct Model *model, const struct S
 static void decode_thread(int64_t threads, const struct Model *model, const struct Step *step)
 {
     int64_t qkv = (model->heads + model->kv_heads) * KEY + model->kv_heads * VALUE, rows = step->rows;
+    int64_t size = model->hidden_size, inner = model->intermediate_size;
+    struct Additions additions = {step->adapted, step->adapted_count, 0, step->low_width, step->low};
     struct Phase *phase = step->phases;
     float *hidden = step->hidden;
     embed(phase++, model, step);
@@ -237,21 +192,28 @@ static void decode_thread(int64_t threads, const struct Model *model, const stru
         const struct Layer *layer = model->layers + n;
         int last = n == model->layer_count - 1;
         rms_norm(phase++, model, hidden, layer->input_norm, step->normed, rows);
-        product(phase++, threads, step->normed, rows, model->hidden_size, layer->qkv, qkv, step->qkv, 0);
+        down_products(phase++, &additions, step->normed, size);
+        product(phase++, threads, step->normed, rows, size, layer->qkv, qkv, step->qkv, 0, &additions);
         qkv_rope(phase++, model, layer, step);
         layer_attention(phase++, threads, model, layer, step, last ? step->logit_rows : 0);
-        if (last)
+        if (last) {
             hidden = step->last_hidden, rows = step->logit_count;
-        product(phase++, threads, step->attended, rows, model->heads * VALUE, layer->out, model->hidden_size, hidden,
-                1);
+            additions.rows = step->adapted_logits, additions.count = step->adapted_logit_count;
+        }
+        additions.index++;
+        down_products(phase++, &additions, step->attended, model->heads * VALUE);
+        product(phase++, threads, step->attended, rows, model->heads * VALUE, layer->out, size, hidden, 1, &additions);
         rms_norm(phase++, model, hidden, layer->post_attention_norm, step->normed, rows);
-        gated_product(phase++, threads, step, rows, model, layer);
-        product(phase++, threads, step->gated, rows, model->intermediate_size, layer->down, model->hidden_size, hidden,
-                1);
+        additions.index++;
+        down_products(phase++, &additions, step->normed, size);
+        gated_product(phase++, threads, step, rows, model, layer, &additions);
+        additions.index++;
+        down_products(phase++, &additions, step->gated, inner);
+        product(phase++, threads, step->gated, rows, inner, layer->down, size, hidden, 1, &additions);
+        additions.index++;
     }
     rms_norm(phase++, model, hidden, model->final_norm, step->normed, rows);
-    product(phase++, threads, step->normed, rows, model->hidden_size, model->lm_head, model->vocab_size, step->logits,
-            0);
+    product(phase++, threads, step->normed, rows, size, model->lm_head, model->vocab_size, step->logits, 0, 0);
 }
 
 void decoder_forward(const struct Model *model, const struct Step *step, int64_t threads)

@@ -5,8 +5,11 @@ Where there is no compiler, or the model is not on the CPU, `load` returns None,
 
 from __future__ import annotations
 
+import mmap
+import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -28,7 +31,7 @@ class Kernel:
 
     def __init__(self, library: Any, shape: Shape, dtype: torch.dtype) -> None:
         self._c, self._shape, self.dtype = library, shape, dtype
-        self._panel_width: int = library.panel_width()
+        self.panel_width: int = library.panel_width()
 
     def attend(
         self, layer: Layer, query: torch.Tensor, rows: Rows, scale: float, window: int | None, softcap: float | None
@@ -63,7 +66,7 @@ class Kernel:
 
     def panels(self, outputs: int, inputs: int) -> torch.Tensor:
         """Returns memory for weights in the layout that `decoder_forward` reads."""
-        return torch.zeros(-(-outputs // self._panel_width), inputs, self._panel_width, dtype=self.dtype)
+        return torch.zeros(-(-outputs // self.panel_width), inputs, self.panel_width, dtype=self.dtype)
 
     def pack(self, weight: torch.Tensor, panels: torch.Tensor, first_output: int) -> None:
         """Packs a weight (outputs, inputs) into panels, as their outputs from `first_output` on."""
@@ -87,6 +90,16 @@ def load(shapes: Sequence[Shape], heads: int, dtype: torch.dtype, device: torch.
     sizes = compiler.head_sizes(shape.key, shape.value, heads // shape.kv_heads)
     library = compiler.compiled("decoder", *sizes, *real)
     return None if library is None else Kernel(library, shape, dtype)
+
+
+def large_memory(size: int, dtype: torch.dtype) -> torch.Tensor:
+    """Returns memory for `size` numbers, in large pages where the system has them: reading many small ones takes the
+    processor more time, as it must look up each."""
+    memory = mmap.mmap(-1, max(size, 1) * dtype.itemsize)
+    if sys.platform == "linux":
+        with suppress(OSError):  # a system without large pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype)[:size]
 
 
 def scratch(size: int) -> torch.Tensor:

@@ -7,9 +7,11 @@
    pointer may be missing. Shapes are in C order. */
 
 enum Constants {
-    DECODER_LAYER_PHASES = 8, /* phases of a decoder's step for each layer */
+    DECODER_LAYER_PHASES = 12, /* phases of a decoder's step for each layer */
     DECODER_OTHER_PHASES = 3, /* further phases: the embeddings, the last norm, the logits */
     QUERY_BLOCK_PANELS = 3,   /* size of a block of queries in tree attention, in panels */
+    MAX_JOINED = 3,           /* weights whose inputs are the same, at most: queries, keys and values */
+    ADAPTED_ROWS = 96,        /* rows of `struct AdaptedRows`, at most */
     NORM_GRAD_ROWS = 64,      /* rows whose gradients to a norm's weight are summed together */
 };
 
@@ -36,6 +38,28 @@ struct Model {
     float norm_eps, attention_scale;
 };
 
+/* What an adapter adds to one of the weights of a product, by `rank` of the numbers that `down` makes, from `column` on.
+   `up` holds the product's panels from `first_panel` to `stop_panel`, `up_stride` apart; those outputs of them that are
+   not of this weight are 0. Where the weight is not adapted, there are no panels. */
+struct AdaptedWeight {
+    int64_t rank, column, first_panel, stop_panel, up_stride;
+    const real *up;
+};
+
+/* What an adapter adds to a product: `down` makes `width` numbers of a row, in whole vectors, for all weights that share
+   its inputs. The panels of gate and up are each counted from 0. */
+struct AdaptedProduct {
+    int64_t width;
+    const real *down;
+    struct AdaptedWeight weights[3];
+};
+
+/* Consecutive rows of one adapter, with four products for each layer: qkv, out, gate and up, down. */
+struct AdaptedRows {
+    int64_t first, count;
+    const struct AdaptedProduct *products;
+};
+
 /* A phase of a step: a count of tasks that threads have taken so far, and a count of those that are done. */
 struct Phase {
     int64_t taken, done;
@@ -43,14 +67,19 @@ struct Phase {
 
 /* One step of a decoder over `rows` tokens. Each has its id, its slot in the cache, its context's row in `page_tables`
    (contexts, pages), the length of that context up to itself, and its position in `cosines` and `sines` (positions,
-   KEY). Logits are computed for the `logit_count` rows in `logit_rows`. The pointers after `sines` are scratch memory
-   for `rows` rows, except the output `logits` (logit_count, vocab_size) and `phases`. */
+   KEY). Logits are computed for the `logit_count` rows in `logit_rows`. Adapters are added to the rows in `adapted`; in
+   `adapted_logits` the same rows are counted among `logit_rows`. The pointers after `adapted_logits` are scratch memory
+   for `rows` rows, except the output `logits` (logit_count, vocab_size) and `phases`; `low` has `low_width` numbers for
+   each row, in whole vectors. */
 struct Step {
     int64_t rows, logit_count, pages;
+    int64_t adapted_count, adapted_logit_count, low_width;
     const int64_t *tokens, *slots, *page_tables, *contexts, *lengths, *logit_rows, *positions;
     const float *cosines, *sines;
+    const struct AdaptedRows *adapted;
+    const struct AdaptedRows *adapted_logits;
     float *hidden, *last_hidden, *qkv, *gate, *up;
-    real *normed, *attended, *gated;
+    real *normed, *attended, *gated, *low;
     float *logits;
     struct Phase *phases;
 };

@@ -79,6 +79,7 @@ static inline vec add_product(vec sum, term x, terms w) { return sum + x * w; }
 
 static inline int64_t ceil_div(int64_t count, int64_t size) { return (count + size - 1) / size; }
 static inline int64_t min64(int64_t one, int64_t other) { return one < other ? one : other; }
+static inline int64_t max64(int64_t one, int64_t other) { return one > other ? one : other; }
 
 /* Returns the offset in a panel of the weight from input `d` to output `o`. */
 static inline int64_t panel_offset(int64_t d, int64_t o) { return (d - d % PAIR) * PANEL + o * PAIR + d % PAIR; }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,14 @@ class Piece(NamedTuple):
     @property
     def is_long(self) -> bool:
         return self.end - self.begin > SHORT
+
+
+class Span(NamedTuple):
+    """Consecutive tokens of a step, whose contexts are of one model."""
+
+    model: str
+    first: int
+    stop: int
 
 
 class LongPiece(NamedTuple):
@@ -74,6 +83,16 @@ class StepLayout:
         self.positions, self.slots, self._page_tables, self._contexts = (
             torch.from_numpy(array).to(self.device) for array in (positions, slots, tables, owners)
         )
+
+    @cached_property
+    def spans(self) -> list[Span]:
+        """Returns which tokens are of which model."""
+        spans, first = [], 0
+        for model, pieces in groupby(self.pieces, key=lambda piece: piece.context.model):
+            stop = first + sum(piece.end - piece.begin for piece in pieces)
+            spans.append(Span(model, first, stop))
+            first = stop
+        return spans
 
     @cached_property
     def short_piece_count(self) -> int:

@@ -3,7 +3,7 @@
 For a model in bf16, weights and their inputs, keys and values are bf16; all else is fp32.
 
 A token's logits are the same to the bit whatever else is computed in the same batch, in whatever chunks its context was
-prefilled, and whichever part of that was cached.
+prefilled, and whichever part of that was cached: also where adapters are added to it, and to the others.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import torch
 from sojourn.backends.torch.kernels.cache import KeyValues
 from sojourn.backends.torch.kernels.header import constants, header
 from sojourn.backends.torch.kernels.kernel import Kernel
+from sojourn.backends.torch.models.adapters import Adapter
 from sojourn.backends.torch.models.loading import LLAMA_LIKE, max_context
 from sojourn.backends.torch.sampler.attention import StepLayout
+from sojourn.backends.torch.sampler.c_adapters import CAdapters
 
 Weights = Iterable[tuple[str, torch.Tensor]]
 
@@ -81,6 +83,8 @@ class CDecoder:
         self._scratch: dict[str, torch.Tensor] = {}
         self._rows = 0  # the number of rows for which there is scratch memory
         self._tables: tuple[torch.Tensor, ...] = ()
+        shapes = {name: parameter.shape for name, parameter in self._parameters.items()}
+        self._adapters = CAdapters(kernel, shapes, len(layers))
         if model.lm_head.weight is self._base.embed_tokens.weight:
             self._panels["model.embed_tokens.weight"] = self._panels["lm_head.weight"]
         for name in self._panels:
@@ -97,6 +101,14 @@ class CDecoder:
             if not self._parameters[name].is_meta:
                 self._parameters[name].copy_(tensor)
 
+    def add_adapter(self, name: str, adapter: Adapter) -> None:
+        """Adds an adapter, or replaces the one of that name, for the tokens of contexts of the model `name`."""
+        self._adapters.add(name, adapter)
+        self._reserve(self._rows, anew=True)
+
+    def drop_adapter(self, name: str) -> None:
+        self._adapters.drop(name)
+
     def __call__(self, tokens: torch.Tensor, layout: StepLayout, logit_rows: torch.Tensor) -> torch.Tensor:
         """Returns the logits (R, V) that follow some of the tokens (N,)."""
         self._reserve(len(tokens))
@@ -112,14 +124,20 @@ class CDecoder:
         step.page_tables, step.contexts = rows.page_tables.data_ptr(), rows.contexts.data_ptr()
         step.lengths, step.logit_rows = rows.lengths.data_ptr(), logit_rows.data_ptr()
         step.logits = logits.data_ptr()
+        adapted = self._adapters.rows(layout, logit_rows)
+        step.adapted_count = step.adapted_logit_count = 0
+        if adapted is not None:
+            step.adapted, step.adapted_logits = adapted
+            step.adapted_count, step.adapted_logit_count = (len(rows) for rows in adapted)
         self._kernel.decoder_forward(self._model, step)
         return logits
 
-    def _reserve(self, rows: int) -> None:
-        """Enlarges the scratch memory to so many rows."""
-        if rows <= self._rows:
+    def _reserve(self, rows: int, *, anew: bool = False) -> None:
+        """Enlarges the scratch memory to so many rows, or takes it anew where rows have become wider."""
+        if rows <= self._rows and not anew:
             return
         self._rows = rows
+        self._reals["low"] = self._step.low_width = self._adapters.width
         for widths, dtype in ((self._floats, torch.float32), (self._reals, self._kernel.dtype)):
             for name, width in widths.items():
                 self._scratch[name] = torch.empty(rows, width, dtype=dtype)

@@ -12,21 +12,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from sojourn.abilities import PartLoad
 from sojourn.backends.torch.kernels.cache import PAGE
+from sojourn.backends.torch.models.adapters import Adapter
 from sojourn.backends.torch.place import place_of
 from sojourn.backends.torch.sampler.attention import Piece
 from sojourn.backends.torch.sampler.decoders import Weights
+from sojourn.backends.torch.sampler.engine_stats import EngineStats
 from sojourn.backends.torch.sampler.limits import checked_choices, checked_tokens, require_room, require_scorable
 from sojourn.backends.torch.sampler.model_runner import ModelRunner, Outcome, ScheduledPiece
-from sojourn.backends.torch.sampler.prefix_cache import Copy, Wait
+from sojourn.backends.torch.sampler.prefix_cache import POLICY, Copy, Wait
 from sojourn.backends.torch.sampler.request import Decode, Request
 from sojourn.errors import InfrastructureError, ModelError
 from sojourn.gauge import Gauge
@@ -36,72 +39,21 @@ from sojourn.types import FloatArray, Prompt, Sample, SamplingParams
 QUIET_PASSES = 16  # passes of the event loop without a new request, after which it counts as settled
 MAX_PASSES = 2000  # passes after which a step begins in any case
 CONTEXTS_PER_ROW = 4  # contexts that the cache holds, at most, for each that can be sampled at the same time
-COUNTED = (
-    "sampled_tokens", "prefill_tokens", "reused_tokens", "steps", "rows", "requests", "queued_s", "step_pages",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class EngineStats:
-    """The totals of an engine so far, and the number of requests that wait now."""
-
-    sampled_tokens: int = 0
-    prefill_tokens: int = 0  # prompt tokens that went through the model
-    reused_tokens: int = 0  # prompt tokens that were in the cache
-    steps: int = 0
-    rows: int = 0  # contexts, summed over steps
-    waiting: int = 0
-    requests: int = 0  # admitted ones
-    queued_s: float = 0.0  # from the call to the admission, summed over requests
-    evicted_pages: int = 0
-    held_pages: int = 0  # in use or kept for later, now
-    step_pages: int = 0  # those, summed over steps
-    pages: int = 0
-
-    @property
-    def mean_batch(self) -> float:
-        """Returns the mean number of contexts in a step."""
-        return self.rows / max(self.steps, 1)
-
-    @property
-    def reuse(self) -> float:
-        """Returns the fraction of prompt tokens that came from the cache."""
-        return self.reused_tokens / max(self.reused_tokens + self.prefill_tokens, 1)
-
-    def metrics(self, before: EngineStats) -> dict[str, float]:
-        """Returns the metrics of what was done since `before`, for a run's record."""
-        since = self._since(before)
-        return {
-            "sampler_batch": since.mean_batch,
-            "sampler_reuse": since.reuse,
-            "sampler_prefill_tokens": since.prefill_tokens,
-            "sampler_queued_s": since.queued_s / max(since.requests, 1),
-            "sampler_evicted_pages": self.evicted_pages - before.evicted_pages,
-            "sampler_held": self.held_pages / max(self.pages, 1),
-        }
-
-    def numbers(self, before: EngineStats, over_s: float) -> dict[str, float]:
-        """Returns what `PartLoad` has of an engine: what was done since `before`, that is in `over_s` seconds."""
-        since = self._since(before)
-        return {
-            "sampled_tokens_per_s": since.sampled_tokens / over_s,
-            "prefix_reuse_share": since.reuse,
-            "cache_share": since.step_pages / max(since.steps * self.pages, 1),
-            "queued_mean_s": since.queued_s / max(since.requests, 1),
-            "waiting": self.waiting,
-        }
-
-    def _since(self, before: EngineStats) -> EngineStats:
-        return EngineStats(**{name: getattr(self, name) - getattr(before, name) for name in COUNTED})
 
 
 @dataclass(eq=False)
 class Publication:
-    """New weights that wait for the end of the current step."""
+    """New weights that wait for the end of the current step. `load` takes them, in the engine's thread; they are those
+    of one model, or of all where `model` is None."""
 
-    weights: Weights
+    load: Callable[[], None]
     version: int
+    model: str | None
     future: asyncio.Future[None]
+
+    def changes(self, model: str) -> bool:
+        """Returns whether the weights of this model change."""
+        return self.model in (None, model)
 
 
 class Engine:
@@ -115,6 +67,10 @@ class Engine:
 
     `in_flight` says what becomes of samples that have begun when weights are published: they go on over the keys and
     values of the old weights ("keep"), over keys and values computed anew ("recompute"), or end first ("drain").
+
+    Several models may be sampled in the same steps: adapters that are added to the engine's weights, which a request
+    names by `SamplingParams.model` ("policy": the engine's own weights). They share no cached contexts. What is sampled
+    does not depend on the adapters of other requests.
 
     A sample's `temperature` is 1 where it was drawn greedily: its logprobs are those of temperature 1.
     """
@@ -145,6 +101,7 @@ class Engine:
         self._waiting: list[Request] = []
         self._active: list[Request] = []
         self._publications: list[Publication] = []
+        self._adapters = set[str]()
         self._step_loop: asyncio.Task[None] | None = None
         self._event_count = 0  # requests submitted and answers given
         self._timeline = timeline or Timeline()
@@ -160,32 +117,55 @@ class Engine:
         require_room(tokens, params, self.max_context)
         if params.stop_strings and self._decode is None:
             raise ModelError(f"stop_strings {params.stop_strings}: this engine was given no `decode`: use stop_tokens")
+        self._require_model(params.model)
         choices = checked_choices(params, self._stops, self._runner.vocab_size)
-        request = Request(tokens, asyncio.get_running_loop().create_future(), params, choices)
+        request = Request(tokens, asyncio.get_running_loop().create_future(), params, choices, params.model)
         request.restart(self.version)
         if (stop := request.stop(self._stops, self._decode)) is not None:
             return request.sample(stop)
         return await self._submit(request)
 
-    async def score(self, prompt: Prompt) -> FloatArray:
+    async def score(self, prompt: Prompt, model: str = POLICY) -> FloatArray:
         """Returns the log-probability of every token of the prompt but the first, given those before it: (P - 1,)."""
+        self._require_model(model)
         tokens = checked_tokens(prompt, self._runner.vocab_size)
         require_scorable(tokens, self.max_context)
         if len(tokens) == 1:
             return np.zeros(0, dtype=np.float32)
-        return await self._submit(Request(tokens, asyncio.get_running_loop().create_future()))
+        return await self._submit(Request(tokens, asyncio.get_running_loop().create_future(), model=model))
 
     async def publish(self, weights: Weights, version: int) -> None:
         """Overwrites the named parameters between two steps, under a new version number.
 
-        Cached contexts of other weights are dropped. A sample that has begun goes on with the new weights, as
-        `in_flight` says, and reports both versions; a request without a sampled token starts again. If this fails, some
-        of the weights may have been replaced.
+        Cached contexts of other weights are dropped, those of adapters included. A sample that has begun goes on with
+        the new weights, as `in_flight` says, and reports both versions; a request without a sampled token starts again.
+        If this fails, some of the weights may have been replaced.
         """
-        publication = Publication(weights, version, asyncio.get_running_loop().create_future())
-        self._publications.append(publication)
-        self._wake()
-        await publication.future
+        await self._publish(partial(self._runner.load, weights), version, None)
+
+    async def publish_adapter(self, adapter: Adapter, version: int) -> None:
+        """Samples the policy by an adapter from the next step on, under a new version number, as `publish` does by
+        other weights. The engine's weights stay, and so do the cached contexts of the other adapters."""
+        await self._publish(partial(self._runner.add_adapter, POLICY, adapter), version, POLICY)
+
+    async def add_adapter(self, name: str, adapter: Adapter) -> None:
+        """Adds an adapter, which requests may name from now on. Raises `ModelError` where it is not one of this model,
+        or the name is taken."""
+        if name in {POLICY, *self._adapters}:
+            raise ModelError(f"an adapter '{name}' is added, but the engine has a model of that name: drop it first")
+        await self._in_thread(partial(self._runner.add_adapter, name, adapter))
+        self._adapters.add(name)
+
+    async def drop_adapter(self, name: str) -> None:
+        """Removes an adapter and its cached contexts. Raises `ModelError` where requests that name it are under way."""
+        if name not in self._adapters:
+            raise ModelError(f"the adapter '{name}' is dropped, but there is none of that name")
+        asked = sum(one.model == name and not one.future.done() for one in self._active + self._waiting)
+        if asked:
+            raise ModelError(f"the adapter '{name}' is dropped, but samples {asked} requests: wait for their answers")
+        self._adapters.remove(name)
+        self._tree.forget(name)
+        await self._in_thread(partial(self._runner.drop_adapter, name))
 
     async def forget(self) -> None:
         """Empties the cache: the next samples are computed as by a new engine."""
@@ -233,6 +213,26 @@ class Engine:
         facts = {**place_of(self.device), "engine": "sojourn"}
         return [PartLoad(name="sampler", kind="sampler", facts=facts, numbers=numbers)]
 
+    def _require_model(self, name: str) -> None:
+        if name not in {POLICY, *self._adapters}:
+            known = ", ".join([POLICY, *sorted(self._adapters)])
+            raise ModelError(f"the model '{name}' is asked, but this engine samples {known}: add_adapter comes first")
+
+    async def _publish(self, load: Callable[[], None], version: int, model: str | None) -> None:
+        publication = Publication(load, version, model, asyncio.get_running_loop().create_future())
+        self._publications.append(publication)
+        self._wake()
+        await publication.future
+
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        """Does work between two steps."""
+        self._require_open()
+        await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise InfrastructureError("the engine is closed: open another one")
+
     # -- on the event loop: which requests take part in a step
 
     async def _submit(self, request: Request) -> Any:
@@ -243,8 +243,7 @@ class Engine:
             return await request.future
 
     def _wake(self) -> None:
-        if self._closed:
-            raise InfrastructureError("the engine is closed: open another one")
+        self._require_open()
         if self._step_loop is None or self._step_loop.done():
             self._step_loop = asyncio.get_running_loop().create_task(self._run())
 
@@ -290,7 +289,9 @@ class Engine:
         for number, request in enumerate(waiting):
             claim = None
             if len(self._active) < self._max_batch and not self._publications:  # which wait for the active ones
-                claim = self._tree.claim(request.context_tokens, request.room, reuse=request.params is not None)
+                claim = self._tree.claim(
+                    request.context_tokens, request.room, model=request.model, reuse=request.params is not None
+                )
             if claim is None:
                 left += waiting[number:]
                 break
@@ -373,11 +374,11 @@ class Engine:
         self._waiting = [request for request in self._waiting if not request.future.done()]
 
     async def _apply(self, publication: Publication) -> None:
-        """Loads new weights between two steps, and empties the cache."""
+        """Loads new weights between two steps, and drops what was cached of the old ones."""
         loop = asyncio.get_running_loop()
         try:
             with self._timeline.during("publish"):
-                await loop.run_in_executor(self._thread, self._runner.load, publication.weights)
+                await loop.run_in_executor(self._thread, publication.load)
             self.version = publication.version
             if not publication.future.done():
                 publication.future.set_result(None)
@@ -385,9 +386,13 @@ class Engine:
             if not publication.future.done():
                 publication.future.set_exception(error)
         finally:
-            self._tree.invalidate()
+            if publication.model is None:
+                self._tree.invalidate()
+            else:
+                self._tree.forget(publication.model)
         anew = self._in_flight == "recompute"
-        restarted = [request for request in self._active if anew or not request.drawn]
+        changed = [request for request in self._active if publication.changes(request.model)]
+        restarted = [request for request in changed if anew or not request.drawn]
         for request in restarted:
             self._release(request)
         self._waiting = restarted + self._waiting

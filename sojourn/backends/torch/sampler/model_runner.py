@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from transformers.pytorch_utils import Conv1D
 
 from sojourn.backends.torch.kernels import kernel as kernels
 from sojourn.backends.torch.kernels.cache import PAGE, KeyValues
+from sojourn.backends.torch.models.adapters import Adapter
 from sojourn.backends.torch.sampler import decoders, sampling
 from sojourn.backends.torch.sampler.attention import Piece, Probe, StepLayout
 from sojourn.backends.torch.sampler.decoders import Weights
@@ -73,6 +76,8 @@ class ModelRunner:
         heads = self._model.config.get_text_config().num_attention_heads
         self._kernel = kernels.load(shapes, heads, first.dtype, self.device) if kernel else None
         self._decoder = decoders.build(self._model, self._kernel, self._cache, by_inductor=compiled)
+        self._compiled = compiled and type(self._decoder) is decoders.TransformersDecoder
+        self._linear = dict(_linear_layers(self._model))
         self._shapes = {name: p.shape for name, p in self._model.named_parameters(remove_duplicate=False)}
 
     @torch.inference_mode()
@@ -80,8 +85,8 @@ class ModelRunner:
         """Copies pages, then computes all pieces in one pass of the model, draws tokens and computes scores."""
         for copy in copies:
             self._cache.copy(copy.source, copy.target)
-        if self._kernel is None:
-            scheduled = sorted(scheduled, key=lambda one: one.piece.is_long)
+        by_length = self._kernel is None
+        scheduled = sorted(scheduled, key=lambda one: (by_length and one.piece.is_long, one.piece.context.model))
         layout = StepLayout(self._cache, [piece for _, piece in scheduled], self.device, self._kernel)
         tokens = np.concatenate([self.tree.tokens(*piece) for piece in layout.pieces])
         logit_counts = [one.rows for one in scheduled]
@@ -115,6 +120,25 @@ class ModelRunner:
     def load(self, weights: Weights) -> None:
         self._decoder.load(self._checked(weights))
 
+    @torch.no_grad()
+    def add_adapter(self, name: str, adapter: Adapter) -> None:
+        """Adds an adapter, or replaces the one of that name. Raises `ModelError` where it is not of this model."""
+        if self._compiled:
+            raise ModelError(f"adapter '{name}': parts of the model are compiled, which take none: set compile = false")
+        for layer, pair in adapter.items():
+            module = self._linear.get(layer)
+            sizes = pair.down.shape[1], len(pair.up)
+            if module != sizes:
+                actual = "no such layer that takes one" if module is None else f"one from {module[0]} to {module[1]}"
+                raise ModelError(
+                    f"adapter '{name}' adds to a linear layer '{layer}' from {sizes[0]} to {sizes[1]} numbers, but the "
+                    f"sampler's model has {actual}: an adapter must be trained over the same model"
+                )
+        self._decoder.add_adapter(name, adapter)
+
+    def drop_adapter(self, name: str) -> None:
+        self._decoder.drop_adapter(name)
+
     def _checked(self, weights: Weights) -> Weights:
         for name, tensor in weights:
             shape = self._shapes.get(name)
@@ -125,3 +149,14 @@ class ModelRunner:
                     "trainer and sampler must be copies of one model"
                 )
             yield name, tensor
+
+
+def _linear_layers(model: Any) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yields the names of the linear layers but the head, with the number of inputs and of outputs."""
+    for name, module in model.named_modules():
+        if module is model.get_output_embeddings():
+            continue
+        if isinstance(module, torch.nn.Linear):
+            yield name, (module.in_features, module.out_features)
+        elif isinstance(module, Conv1D):
+            yield name, (module.nx, module.nf)

@@ -3,8 +3,9 @@ share it.
 
 A page holds consecutive tokens that follow those of its parent. Pages that are full and computed are shared by all
 contexts that begin with their tokens; the last page of a context is its own, so a fork copies less than a page. Pages
-that no context reads stay until their memory is needed, and the least recently used is evicted first. This module only
-does the bookkeeping: the tensors are in `cache.py`.
+that no context reads stay until their memory is needed, and the least recently used is evicted first. Models that are
+sampled by one engine, as adapters over one base, have a tree each, and share the pages of none. This module only does
+the bookkeeping: the tensors are in `cache.py`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sojourn.types import IntArray
+from sojourn.types import IntArray, SamplingParams
 
+POLICY = SamplingParams.model
 PATIENCE = 4  # tokens: a request waits for a page that is being filled only if that saves it more than this
 
 
@@ -42,6 +44,8 @@ class Page:
 class Context:
     """The pages of one admitted request, in order (its block table)."""
 
+    root: Page  # of the tree that it belongs to
+    model: str  # whose keys and values they are
     pages: list[Page]
     table: IntArray  # (max pages,) the numbers of its pages
     known: int  # its tokens
@@ -82,14 +86,14 @@ class Match(NamedTuple):
 
 
 class PrefixTree:
-    """A tree over `pages` pages of `size` tokens; a context has at most `length` tokens."""
+    """The trees of all models over `pages` pages of `size` tokens; a context has at most `length` tokens."""
 
     def __init__(self, pages: int, size: int, length: int) -> None:
         self.size, self.pages = size, pages
         self.width = -(-length // size)
         self.evicted = 0
         self._tokens = np.zeros((pages, size), dtype=np.int64)  # of every page, by its number
-        self._root = self._new_root()
+        self._roots: dict[str, Page] = {}  # by model
         self._free = list(range(pages - 1, -1, -1))
         self._reserved = self._idle = self._clock = 0
         self._leaves: list[tuple[int, int, Page]] = []  # a heap of idle pages; entries may be out of date
@@ -100,10 +104,11 @@ class PrefixTree:
         """Returns the number of pages that are in use or kept for later."""
         return self.pages - len(self._free)
 
-    def claim(self, prompt: IntArray, room: int, *, reuse: bool = True) -> Claim | Wait | None:
-        """Returns a context for this prompt and `room` more tokens, or None where memory is short. The last token of
-        the prompt is always left to compute."""
-        match = self._match(prompt[:-1]) if reuse else Match([], None, 0, 0)
+    def claim(self, prompt: IntArray, room: int, *, model: str = POLICY, reuse: bool = True) -> Claim | Wait | None:
+        """Returns a context of the model for this prompt and `room` more tokens, or None where memory is short. The
+        last token of the prompt is always left to compute."""
+        root = self._roots.setdefault(model, self._new_root())
+        match = self._match(root, prompt[:-1]) if reuse else Match([], None, 0, 0)
         if match.coming - match.ready > PATIENCE:
             return WAIT
         extended = match.partial if match.partial is not None and self._can_extend(match) else None
@@ -111,7 +116,7 @@ class PrefixTree:
         needed = -(-(len(prompt) + room) // self.size) - len(shared)
         if needed > len(self._free) + self._idle - self._reserved - sum(page.readers == 0 for page in shared):
             return None
-        context = Context([], np.zeros(self.width, dtype=np.int64), 0, match.ready, needed)
+        context = Context(root, model, [], np.zeros(self.width, dtype=np.int64), 0, match.ready, needed)
         self._reserved += needed
         for page in shared:
             self._idle -= page.readers == 0
@@ -163,17 +168,23 @@ class PrefixTree:
                 self._make_idle(page)
 
     def invalidate(self) -> None:
-        """Empties the tree after a change of weights: idle pages are freed, and pages in use are shared no more."""
-        for page in list(self._descendants(self._root)):
+        """Empties all trees after a change of weights: idle pages are freed, and pages in use are shared no more."""
+        for model in list(self._roots):
+            self.forget(model)
+        self._leaves = []
+
+    def forget(self, model: str) -> None:
+        """Empties the tree of one model, as `invalidate` does that of all."""
+        for page in list(self._descendants(self._roots.pop(model, self._new_root()))):
             page.attached = False
             if page.readers == 0:
+                self._idle -= 1
                 self._free.append(page.number)
-        self._idle, self._leaves, self._root = 0, [], self._new_root()
 
     # -- lookup
 
-    def _match(self, prompt: IntArray) -> Match:
-        page, pages, known = self._root, [], 0
+    def _match(self, root: Page, prompt: IntArray) -> Match:
+        page, pages, known = root, [], 0
         while (child := page.complete.get(prompt[known : known + self.size].tobytes())) is not None:
             page, known = child, known + self.size
             pages.append(child)
@@ -231,7 +242,7 @@ class PrefixTree:
 
     def _grow(self, context: Context) -> Page:
         """Adds a page to the end of a context, from its reserve."""
-        parent = context.pages[-1] if context.pages else self._root
+        parent = context.pages[-1] if context.pages else context.root
         if not self._free:
             self._evict()
         context.reserve, self._reserved = context.reserve - 1, self._reserved - 1

@@ -26,6 +26,7 @@ class Request:
     future: asyncio.Future[Any]
     params: SamplingParams | None = None
     choices: Choices | None = None
+    model: str = SamplingParams.model
     context: Context | None = None  # its pages in the cache, once it is admitted
     submitted: float = field(default_factory=time.perf_counter)
     versions: Versions = field(default_factory=lambda: Versions(0, 0))

@@ -52,8 +52,9 @@ class TorchTrainer:
     """Trains one model, and its critic, in one process or in each process of a team (`protocols.Trainer`).
 
     The work is done in a thread of its own, so that rollouts can go on beside it. `send` gives published weights to the
-    samplers. The processes of a team are told the same in the same order: each computes gradients of its share of a
-    batch, and they are added up before an update, so that all take the same one.
+    samplers; the attribute `send` may be replaced by what gives them the present weights in another form. The processes
+    of a team are told the same in the same order: each computes gradients of its share of a batch, and they are added
+    up before an update, so that all take the same one.
     """
 
     def __init__(
@@ -62,7 +63,8 @@ class TorchTrainer:
         self.passes, self.model, self.critic, self.version = passes, passes.model, passes.critic, 0
         self.team = passes.team
         self.teachers = Teachers()
-        self._send, self._timeline = send, timeline or Timeline()
+        self._timeline = timeline or Timeline()
+        self.send: Callable[[int], Awaitable[None]] = lambda version: send(self.weights(), version)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
         self._optimizers: dict[str, Optimizer] = {}  # "policy", and "critic" where there is one
         self._step = 0
@@ -162,7 +164,7 @@ class TorchTrainer:
     async def publish(self) -> int:
         """Gives the samplers the present weights, under the next version number."""
         self.version += 1
-        await self._send(self.weights(), self.version)
+        await self.send(self.version)
         return self.version
 
     @torch.no_grad()
