@@ -45,5 +45,5 @@ class RoutedSampler:
         ]
 
     async def close(self) -> None:
-        for sampler in (*self.others.values(), self.policy):
+        for sampler in (self.policy, *self.others.values()):  # some of which may be samplers of the policy's engine
             await sampler.close()

@@ -9,9 +9,11 @@ from adapted_models import random_adapter, with_merged
 from engine_models import STOP, VOCABULARY, build, logits_of, logprobs_of, twin
 
 from sojourn.backends.torch.models.adapters import LowRank, adapter_of
+from sojourn.backends.torch.sampler.adapter_sampler import AdapterSampler
 from sojourn.backends.torch.sampler.engine import Engine
 from sojourn.errors import InfrastructureError, ModelError
 from sojourn.models.spec import Lora
+from sojourn.train.routed_sampler import RoutedSampler
 from sojourn.types import Prompt, SamplingParams
 
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "gemma3", "gpt2"]
@@ -235,6 +237,22 @@ async def test_an_adapter_of_another_model_or_of_a_name_that_is_taken_is_refused
     await engine.close()
     with pytest.raises(InfrastructureError, match="closed"):
         await engine.add_adapter("c", random_adapter(model, 1))
+
+
+async def test_a_sampler_of_one_adapter_is_closed_after_its_engine():
+    model, prompt = build("llama"), Prompt(tokens_of(1, 20))
+    engine = await with_adapters(open_engine(model, stops=()), {"a": random_adapter(model, 1)})
+    router = RoutedSampler(engine, {"a": AdapterSampler(engine, "a")})
+    sampled = await router.sample(prompt, params("a", 1))
+    np.testing.assert_array_equal(sampled.tokens, (await engine.sample(prompt, params("a", 1))).tokens)
+    np.testing.assert_array_equal(await router.others["a"].score(prompt), await engine.score(prompt, "a"))
+    asked = asyncio.create_task(router.sample(prompt, params("a", 1, 100)))
+    before = engine.stats().sampled_tokens
+    while engine.stats().sampled_tokens < before + 2:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    await router.close()
+    with pytest.raises(InfrastructureError, match="closed"):
+        await asked
 
 
 def test_weights_that_are_no_adapter_are_refused():

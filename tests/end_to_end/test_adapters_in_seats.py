@@ -14,6 +14,7 @@ import pytest
 import trained_run
 from trained_run import KILLED, final_weights
 
+import sojourn
 from sojourn.backends.torch.backend import Torch
 from sojourn.backends.torch.models import export
 from sojourn.backends.torch.sampler.engine import Engine
@@ -98,6 +99,13 @@ def test_each_samples_by_its_own_weights(run):
         assert min(asyncio.run(gaps(snapshot, others))) > 1e-4
         mine = [one for one in played if one.model == "policy" and newest(one) == versions[step]]
         assert max(asyncio.run(gaps(snapshot, mine))) < 1e-4, "they are the policy's weights then"
+
+
+def test_an_evaluation_samples_them_by_the_weights_that_it_loads(run):
+    with sojourn.load(f"{run}@last") as loaded:
+        played = [one for task in range(8) for one in loaded.play(task).trajectories if one.turns]
+    assert {one.model for one in played} == {"policy", "past@3"}
+    assert max(asyncio.run(gaps(run / "snapshots" / "past" / "step-000003", played))) < 1e-4
 
 
 def test_a_killed_run_goes_on_to_the_same_weights(run, tmp_path):

@@ -14,7 +14,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -30,6 +29,7 @@ from sojourn.backends.torch.sampler.engine_stats import EngineStats
 from sojourn.backends.torch.sampler.limits import checked_choices, checked_tokens, require_room, require_scorable
 from sojourn.backends.torch.sampler.model_runner import ModelRunner, Outcome, ScheduledPiece
 from sojourn.backends.torch.sampler.prefix_cache import POLICY, Copy, Wait
+from sojourn.backends.torch.sampler.publication import Publication
 from sojourn.backends.torch.sampler.request import Decode, Request
 from sojourn.errors import InfrastructureError, ModelError
 from sojourn.gauge import Gauge
@@ -39,21 +39,6 @@ from sojourn.types import FloatArray, Prompt, Sample, SamplingParams
 QUIET_PASSES = 16  # passes of the event loop without a new request, after which it counts as settled
 MAX_PASSES = 2000  # passes after which a step begins in any case
 CONTEXTS_PER_ROW = 4  # contexts that the cache holds, at most, for each that can be sampled at the same time
-
-
-@dataclass(eq=False)
-class Publication:
-    """New weights that wait for the end of the current step. `load` takes them, in the engine's thread; they are those
-    of one model, or of all where `model` is None."""
-
-    load: Callable[[], None]
-    version: int
-    model: str | None
-    future: asyncio.Future[None]
-
-    def changes(self, model: str) -> bool:
-        """Returns whether the weights of this model change."""
-        return self.model in (None, model)
 
 
 class Engine:
@@ -158,6 +143,8 @@ class Engine:
 
     async def drop_adapter(self, name: str) -> None:
         """Removes an adapter and its cached contexts. Raises `ModelError` where requests that name it are under way."""
+        if self._closed:
+            return
         if name not in self._adapters:
             raise ModelError(f"the adapter '{name}' is dropped, but there is none of that name")
         asked = sum(one.model == name and not one.future.done() for one in self._active + self._waiting)
