@@ -22,6 +22,7 @@ from sojourn.record.summary import Summary
 from sojourn.terminal.clean import one_line
 from sojourn.terminal.evaluations import side_by_side
 from sojourn.terminal.numbers import duration, metric, number, percent, sparkline
+from sojourn.terminal.other_models import of_other_models
 from sojourn.terminal.output import CleanConsole
 from sojourn.types import Episode
 
@@ -190,7 +191,7 @@ class Display:
         parts += [
             f"{name} {metric(values, name)}" for name in ("reward", "loss", "entropy", "kl", "drift") if name in values
         ]
-        parts += [f"{name} {value}" for name, value in self._learned()]
+        parts += [f"{name} {value}" for name, value in (*self._learned(), *of_other_models(values))]
         for name, label in (("malformed", "malformed"), ("cut_off", "cut off"), ("zero_signal", "no signal")):
             if name in values:
                 parts.append(f"{label} {percent(values, name)}")

@@ -28,6 +28,7 @@ from sojourn.terminal.clean import clean, one_line
 from sojourn.terminal.evaluations import side_by_side
 from sojourn.terminal.jsonable import jsonable
 from sojourn.terminal.numbers import duration, number, sparkline
+from sojourn.terminal.other_models import of_other_models
 from sojourn.terminal.parts import summary
 from sojourn.terminal.rows import Column, rows
 from sojourn.terminal.runs import STYLES
@@ -193,6 +194,8 @@ def _stage(stage: Mapping[str, Any]) -> str:
         " + ".join(str(loss.get("name", "")) for loss in stage.get("losses", ())),
         f"lr {stage.get('optim', {}).get('lr', '-')}",
     ]
+    if learners := stage.get("learners"):
+        parts.append(f"also learning: {', '.join(map(str, learners))}")
     return f"{stage.get('name', '')}, {stage.get('steps', '-')} steps: " + "; ".join(filter(None, parts))
 
 
@@ -232,6 +235,8 @@ def _steps(measured: Sequence[metrics.Line], stage: str, width: int) -> list[Ren
     if worlds:
         rates = "  ".join(f"{one_line(name[8:], 30)} {of_stage[-1].values[name]:.0%}" for name in worlds)
         lines.append(Text(f"success in the last step: {rates}", "dim"))
+    for model, told in of_other_models(of_stage[-1].values):
+        lines.append(Text(f"{one_line(model, 40)} in the last step: {told}", "dim"))
     lines += _beliefs(of_stage[-1].values, width)
     spent, tokens, cost = (
         sum(at.values.get(name, 0.0) for at in of_stage) for name in ("seconds_step", "asked_tokens", "asked_cost")

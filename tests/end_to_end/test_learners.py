@@ -215,6 +215,16 @@ def test_each_is_exported_as_a_model(run, tmp_path):
         assert why in str(done.exception)
 
 
+def test_the_terminal_tells_of_each(run, tmp_path):
+    shown = " ".join(CliRunner().invoke(app, ["show", str(run)]).output.split())
+    assert "also learning: rival" in shown
+    assert "rival in the last step: success" in shown
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    done = CliRunner().invoke(app, ["train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "run")])
+    assert done.exit_code == 0
+    assert "rival success" in done.output
+
+
 def test_an_evaluation_alone_has_the_weights_of_both(run):
     done = CliRunner().invoke(app, ["eval", f"{run}@last"])
     assert done.exit_code == 0, done.output
