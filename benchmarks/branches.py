@@ -5,8 +5,9 @@
 The recipe's policy after a short warm-up plays the same tasks twice, with a learning rate of 0: `LEAVES` plays of each
 from its start, and two that fork until they are as many. Figures are medians over `STEPS` steps. `sampled` are tokens
 that the engine drew, `prefilled` those of prompts that it computed, and `prefixes` the least of these: the distinct
-beginnings of all that was seen. `computed` are the tokens that the trainer computed, and `distinct` the least of
-these. `world` are turns that the world took. All plays are trained, whatever they earned.
+beginnings of all that was seen, but for tokens that were computed as they were drawn, which the last of a turn is not.
+`computed` are the tokens that the trainer computed, and `distinct` the least of these. `world` are turns that the world
+took. All plays are trained, whatever they earned.
 """
 
 from __future__ import annotations
@@ -86,12 +87,15 @@ def counted(groups: Sequence[Group]) -> dict[str, float]:
     batch, spans = flatten(groups)
     tree = merge(batch)
     places = {(span.start, span.stop) for span in spans}
-    sampled = np.unique(np.concatenate([tree.node[start:stop] for start, stop in places]))
+    drawn = np.unique(np.concatenate([tree.node[start : stop - 1] for start, stop in places]))
+    inner = np.unique(np.delete(tree.node, batch.offsets[1:] - 1))  # nodes that any token follows
+    ends = np.unique([tree.node[stop - 1] for _, stop in places])
+    unread = np.setdiff1d(ends, np.union1d(inner, drawn))
     return {
         "turns": sum(len(t.turns) for group in groups for t in group.trajectories),
         "world": len(places),
         "distinct": len(tree.tokens),
-        "prefixes": len(tree.tokens) - len(sampled),
+        "prefixes": len(tree.tokens) - len(drawn) - len(unread),
     }
 
 
