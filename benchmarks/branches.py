@@ -6,8 +6,9 @@ The recipe's policy after a short warm-up plays the same tasks twice, with a lea
 from its start, and two that fork until they are as many. Figures are medians over `STEPS` steps. `sampled` are tokens
 that the engine drew, `prefilled` those of prompts that it computed, and `prefixes` the least of these: the distinct
 beginnings of all that was seen, but for tokens that were computed as they were drawn, which the last of a turn is not.
-`computed` are the tokens that the trainer computed, and `distinct` the least of these. `world` are turns that the world
-took. All plays are trained, whatever they earned.
+`same_prompts` are turns whose whole prompt another turn of the step had: its last token is computed again, as the next
+one is drawn from what follows it. `computed` are the tokens that the trainer computed, and `distinct` the least of
+these. `world` are turns that the world took. All plays are trained, whatever they earned.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ def counted(groups: Sequence[Group]) -> dict[str, float]:
         "world": len(places),
         "distinct": len(tree.tokens),
         "prefixes": len(tree.tokens) - len(drawn) - len(unread),
+        "same_prompts": len(places) - len({int(tree.node[start - 1]) for start, _ in places}),
     }
 
 
