@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -76,6 +79,18 @@ def train(path: Path, *overrides: str, recipe: str = RECIPE) -> Path:
     resolved = resolve(toml.read(file, overrides))
     with RunFolder.create(path, toml.dump(resolved.table)) as folder, Display(live=False) as display:
         asyncio.run(run_recipe(resolved.recipe, folder, display))
+    return path
+
+
+def killed_and_resumed(path: Path, *overrides: str, recipe: str = RECIPE) -> Path:
+    """Trains as `train` does, but by commands: the first kills itself in the middle of the step 1 of the stage `rl`."""
+    file = path.with_name(f"{path.name}.toml")
+    file.write_text(recipe)
+    words = ["train", str(file), "--out", str(path), *overrides]
+    died = subprocess.run([sys.executable, "-c", KILLED, *words], stdout=subprocess.DEVNULL, check=False)
+    assert died.returncode == -signal.SIGKILL
+    again = [sys.executable, "-m", "sojourn", "train", "--resume", str(path)]
+    subprocess.run(again, stdout=subprocess.DEVNULL, check=True)
     return path
 
 

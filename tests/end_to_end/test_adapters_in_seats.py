@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import trained_run
-from trained_run import KILLED, final_weights
+from trained_run import final_weights, killed_and_resumed
 
 import sojourn
 from sojourn.backends.torch.backend import Torch
@@ -109,15 +106,7 @@ def test_an_evaluation_samples_them_by_the_weights_that_it_loads(run):
 
 
 def test_a_killed_run_goes_on_to_the_same_weights(run, tmp_path):
-    file, path = tmp_path / "recipe.toml", tmp_path / "killed"
-    file.write_text(RECIPE)
-    died = subprocess.run(
-        [sys.executable, "-c", KILLED, "train", str(file), "--out", str(path)], stdout=subprocess.DEVNULL, check=False
-    )
-    assert died.returncode == -signal.SIGKILL
-    subprocess.run(
-        [sys.executable, "-m", "sojourn", "train", "--resume", str(path)], stdout=subprocess.DEVNULL, check=True
-    )
+    path = killed_and_resumed(tmp_path / "killed", recipe=RECIPE)
     assert [one.model for one in trajectories_of(path)] == [one.model for one in trajectories_of(run)]
     found = final_weights(path)
     for name, values in final_weights(run).items():

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +10,7 @@ import pytest
 import trained_run
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
-from trained_run import KILLED
+from trained_run import killed_and_resumed
 from typer.testing import CliRunner
 
 from sojourn.cli import app
@@ -161,13 +158,7 @@ def test_metrics_and_evaluations_tell_of_each(run):
 def test_a_killed_run_goes_on_to_the_same_weights_of_both(lag, tmp_path):
     changes = ["stages.0.groups.max_lag=1", "stages.0.learners.rival={}"] if lag else []
     whole = trained_run.train(tmp_path / "whole", *changes, recipe=RECIPE)
-    file, path = tmp_path / "recipe.toml", tmp_path / "killed"
-    file.write_text(RECIPE)
-    words = ["train", str(file), "--out", str(path), *changes]
-    died = subprocess.run([sys.executable, "-c", KILLED, *words], stdout=subprocess.DEVNULL, check=False)
-    assert died.returncode == -signal.SIGKILL
-    resumed = ["train", "--resume", str(path)]
-    subprocess.run([sys.executable, "-m", "sojourn", *resumed], stdout=subprocess.DEVNULL, check=True)
+    path = killed_and_resumed(tmp_path / "killed", *changes, recipe=RECIPE)
     if lag:  # which weights a token has then depends on timing
         assert weights_of(path, "rival").keys() == weights_of(whole, "rival").keys()
         return

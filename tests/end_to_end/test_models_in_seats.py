@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 import trained_run
-from trained_run import KILLED, final_weights
+from trained_run import final_weights, killed_and_resumed
 from typer.testing import CliRunner
 
 from sojourn.backends.torch.backend import Torch
@@ -128,15 +125,7 @@ def test_what_was_played_by_whom_is_shown_and_exported_and_comes_back(run, tmp_p
 
 
 def test_a_killed_run_goes_on_to_the_same_weights(run, tmp_path):
-    file, path = tmp_path / "recipe.toml", tmp_path / "killed"
-    file.write_text(RECIPE)
-    died = subprocess.run(
-        [sys.executable, "-c", KILLED, "train", str(file), "--out", str(path)], stdout=subprocess.DEVNULL, check=False
-    )
-    assert died.returncode == -signal.SIGKILL
-    subprocess.run(
-        [sys.executable, "-m", "sojourn", "train", "--resume", str(path)], stdout=subprocess.DEVNULL, check=True
-    )
+    path = killed_and_resumed(tmp_path / "killed", recipe=RECIPE)
     found, expected = final_weights(path), final_weights(run)
     for name, values in expected.items():
         np.testing.assert_array_equal(values, found[name])

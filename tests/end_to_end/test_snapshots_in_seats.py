@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import trained_run
-from trained_run import KILLED, final_weights
+from trained_run import final_weights, killed_and_resumed
 from typer.testing import CliRunner
 
 import sojourn
@@ -153,16 +150,7 @@ async def likeness(path: Path) -> dict[tuple[int, int], bool]:
 def test_a_killed_run_goes_on_to_the_same_weights_and_meets_the_same(run, choose, tmp_path):
     chosen = (f"models.past.snapshots.choose={choose}", "stages.0.steps=3")
     whole = trained_run.train(tmp_path / "whole", *chosen, recipe=RECIPE)
-    file, path = tmp_path / "recipe.toml", tmp_path / "killed"
-    file.write_text(RECIPE)
-    died = subprocess.run(
-        [sys.executable, "-c", KILLED, "train", str(file), "--out", str(path), *chosen],
-        stdout=subprocess.DEVNULL, check=False,
-    )  # fmt: skip
-    assert died.returncode == -signal.SIGKILL
-    subprocess.run(
-        [sys.executable, "-m", "sojourn", "train", "--resume", str(path)], stdout=subprocess.DEVNULL, check=True
-    )
+    path = killed_and_resumed(tmp_path / "killed", *chosen, recipe=RECIPE)
     assert [met(group) for group in groups_of(path)] == [met(group) for group in groups_of(whole)]
     found = final_weights(path)
     for name, values in final_weights(whole).items():
