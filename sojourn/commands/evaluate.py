@@ -184,7 +184,7 @@ async def load_weights(
     if found is None:
         await initial_weights(components)
     else:
-        trained_models.load(components.trainers, found.weights, weights_only=True)
+        trained_models.load(components.trainers, found.weights)
         await trained_models.publish(components.trainers)
     step = found.step if found is not None else 0
     await components.seating.evaluate(run.folder if run is not None else None, step, components.trainer)

@@ -98,7 +98,7 @@ class StageRun:
     async def _resume(self, resumed: Checkpoint, *, ended: bool) -> None:
         """Restores the weights and every component from a checkpoint of this stage, which may be that of its end."""
         trainers, states = self.run.components.trainers, resumed.state()["parts"]
-        trained_models.load(trainers, resumed.weights, weights_only=ended)
+        trained_models.load(trainers, resumed.weights, go_on=() if ended else self.learners.stages)
         for name, part in self._stateful().items():
             if not ended or name in states:
                 what = f"'{name}' ({type(part).__name__}) in {resumed.path}"
@@ -266,7 +266,8 @@ class StageRun:
         kept = {n: p for n, p in self._stateful().items() if not (bare and n.startswith("streams."))}
         parts = {name: part.state() for name, part in kept.items()}
         state = {"stage": self.number, "step": step, "parts": parts, "models": run.folder.models, "full": full}
-        write = functools.partial(trained_models.save, run.components.trainers, weights_only=not full)
+        go_on = self.learners.stages if full else ()
+        write = functools.partial(trained_models.save, run.components.trainers, go_on=go_on)
         keep = 0 if ended else run.recipe.record.keep
         saved = checkpoint.save(run.folder.checkpoints, self._steps_before + step, write, state, keep=keep, mark=ended)
         run.components.seating.prune(saved.step)

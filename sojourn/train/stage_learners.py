@@ -48,10 +48,11 @@ class StageLearners:
 
     def parts(self) -> dict[str, object]:
         """Returns what may have state, by the names under which a checkpoint stores it."""
-        parts: dict[str, object] = {}
+        prefixes = {model: "" if model == POLICY else f"learners.{model}." for model in self.components.trainers}
+        parts: dict[str, object] = {f"{of}trainer": self.components.trainers[model] for model, of in prefixes.items()}
         for model, stage in self.stages.items():
-            of = "" if model == POLICY else f"learners.{model}."
-            parts |= {f"{of}trainer": self.components.trainers[model], f"{of}estimator": stage.estimator}
+            of = prefixes[model]
+            parts |= {f"{of}estimator": stage.estimator}
             parts |= {f"{of}streams.{stream.provides}": stream for stream in stage.streams}
             parts |= {f"{of}losses.{number}": loss for number, loss in enumerate(stage.losses)}
         return parts

@@ -3,7 +3,7 @@ them side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,19 +26,19 @@ def folder_of(folder: Path, model: str) -> Path:
     return folder if model == POLICY else folder / OTHERS / model
 
 
-def save(trainers: Mapping[str, Trainer], folder: Path, *, weights_only: bool = False) -> None:
-    """Writes the weights of all models that learn, and what their trainers need to go on unless these are enough."""
+def save(trainers: Mapping[str, Trainer], folder: Path, *, go_on: Collection[str] = ()) -> None:
+    """Writes the weights of all models that learn in a run, and what is needed to go on with those of `go_on`."""
     for model, trainer in trainers.items():
         place = folder_of(folder, model)
         place.mkdir(parents=True, exist_ok=True)
-        trainer.save(place, weights_only=weights_only)
+        trainer.save(place, weights_only=model not in go_on)
 
 
-def load(trainers: Mapping[str, Trainer], folder: Path, *, weights_only: bool = False) -> None:
+def load(trainers: Mapping[str, Trainer], folder: Path, *, go_on: Collection[str] = ()) -> None:
     """Restores what `save` wrote. A model that did not learn in the run which wrote it stays as it is."""
     for model, trainer in trainers.items():
         if (place := folder_of(folder, model)).is_dir():
-            trainer.load(place, weights_only=weights_only)
+            trainer.load(place, weights_only=model not in go_on)
 
 
 async def publish(trainers: Mapping[str, Trainer], *, again: bool = False) -> None:

@@ -59,12 +59,12 @@ def keep_initial(components: Components, folder: RunFolder) -> None:
     """Saves the weights that a run begins with, where a later stage begins with them again."""
     if any(stage.restart for stage in components.recipe.stages[1:]):
         with new_folder(folder.path / INITIAL, replace=True) as temporary:
-            trained_models.save(components.trainers, temporary, weights_only=True)
+            trained_models.save(components.trainers, temporary)
 
 
 async def restore_initial(components: Components, folder: RunFolder) -> None:
     """Loads the weights that a run began with into trainer and sampler."""
-    trained_models.load(components.trainers, folder.path / INITIAL, weights_only=True)
+    trained_models.load(components.trainers, folder.path / INITIAL)
     await trained_models.publish(components.trainers)
 
 

@@ -272,3 +272,18 @@ def test_a_stream_that_only_one_of_them_reads_is_not_known_of_the_other(tmp_path
     with testclient.TestClient(application([path.parent]), base_url="http://127.0.0.1") as client:
         page = client.get(f"/runs/{path.name}/episodes/rl/0/0/0")
         assert page.status_code == 200
+
+
+def test_a_killed_run_goes_on_where_a_model_that_has_learned_sits_still(tmp_path):
+    first, later = RECIPE.replace('name = "rl"', 'name = "both-learn"').replace("steps = 3", "steps = 2"), RECIPE
+    later = later[later.index("[[stages]]") : later.index("learners")]
+    whole = trained_run.train(tmp_path / "whole", recipe=first + later)
+    path = killed_and_resumed(tmp_path / "killed", recipe=first + later)
+    for model in ("policy", "rival"):
+        assert same(weights_of(path, model), weights_of(whole, model))
+    versions = [
+        {turn.sample.versions for e in group.episodes for one in e.trajectories for turn in one.turns}
+        for run in (whole, path)
+        for group in groups_of(run)
+    ]
+    assert versions[: len(versions) // 2] == versions[len(versions) // 2 :]
