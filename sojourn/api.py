@@ -216,7 +216,7 @@ class Policy:
         tasks = listed(self._resolved.recipe.env, split)
         if not 0 <= number < len(tasks):
             raise ConfigError(f"task {number}: the split '{split}' has the tasks 0 to {len(tasks) - 1}")
-        label = f"python-{split}/{number}"
+        label = f"evaluation-python-{split}/{number}"
         group = await self._components.runner.play_group(tasks[number], number, 1, self._params(), label)
         return group.episodes[0]
 

@@ -38,7 +38,7 @@ class Series(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What worlds measured of the policy as a whole after the steps of a stage, by name."""
+    """The numbers, by name, that worlds measured of the policy as a whole after some steps of a stage."""
 
     stage: str
     step: int

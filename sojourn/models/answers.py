@@ -32,7 +32,7 @@ class KnownAnswer(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """What the answers of a model have taken so far."""
+    """The tokens and the cost of a model's answers so far."""
 
     tokens: int
     cost: float

@@ -31,7 +31,7 @@ ENDING = (
 
 
 class Asking(Protocol):
-    """What of a judge's config its questions follow from (see `judge.Judge`)."""
+    """The part of a judge's config (`judge.Judge`) from which its questions follow."""
 
     @property
     def model(self) -> str: ...

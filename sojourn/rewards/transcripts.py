@@ -1,4 +1,4 @@
-"""What a judge sees of a trajectory: its messages as text, all of them, the last, or those that the agent named.
+"""Writes a trajectory as text for a judge: all of its messages, the last, or those that the agent named.
 
 An agent may write whatever it likes, such as the end of its own transcript, a verdict, or an answer of the world. So
 every line that says who speaks, and where a transcript ends, carries a code that follows from all that is shown, and
@@ -22,7 +22,7 @@ SPEAKERS = {Role.SYSTEM: "instructions", Role.USER: "world", Role.TOOL: "tool", 
 
 
 class Said(NamedTuple):
-    """What somebody said in a trajectory; `turn` counts from 1."""
+    """A message of a trajectory, as a judge is shown it; `turn` counts from 1."""
 
     turn: int
     speaker: str

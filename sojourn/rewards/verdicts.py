@@ -1,4 +1,4 @@
-"""What a judge is to answer, and how its verdict is read: strictly, and never from text that it quotes."""
+"""Says what a judge is to answer, and reads its verdict: strictly, and never from text that it quotes."""
 
 from __future__ import annotations
 

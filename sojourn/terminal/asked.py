@@ -1,4 +1,4 @@
-"""What models were asked about an episode, what they answered, and what that cost."""
+"""Shows what models were asked about an episode, what they answered, and what that cost."""
 
 from __future__ import annotations
 

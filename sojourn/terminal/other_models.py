@@ -1,4 +1,4 @@
-"""What a step's metrics tell of the models that learn beside the policy, and of its snapshots in other seats."""
+"""Says what a step's metrics tell of the models that learn beside the policy, and of its snapshots in other seats."""
 
 from __future__ import annotations
 

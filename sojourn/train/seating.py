@@ -1,4 +1,4 @@
-"""Which model takes which seat of a play: the config table `[seats]`, and what the runner asks of it."""
+"""Decides which model takes which seat of a play: the config table `[seats]`, and what the runner asks of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sojourn.rollout.world import seats_of_world, worlds_of
 from sojourn.train.snapshots import POLICY, SnapshotPool
 from sojourn.types import Group
 
-EVALUATIONS = ("evaluation", "python")  # begin the labels of plays that are not of a stage
+EVALUATIONS = "evaluation"  # begins the labels of plays that are not of a stage, which no stage's name does
 
 
 class Clock(NamedTuple):

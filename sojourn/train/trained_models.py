@@ -58,7 +58,7 @@ class Trained(NamedTuple):
 
 
 class _Computed(NamedTuple):
-    """What was computed for one trajectory."""
+    """The credit and the streams of one trajectory."""
 
     credit: Credit
     streams: Mapping[str, PerTurn]

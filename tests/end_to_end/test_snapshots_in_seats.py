@@ -26,7 +26,7 @@ from sojourn.record import metrics
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.train.resolve import resolve
 from sojourn.train.routed_sampler import RoutedSampler
-from sojourn.train.seating import Clock
+from sojourn.train.seating import Clock, Seating, Seats
 from sojourn.train.snapshots import Results, SnapshotPool
 from sojourn.types import Episode, Group, Prompt, Task, Trajectory
 
@@ -184,8 +184,12 @@ def test_evaluations_may_have_other_seats(tmp_path):
     for group in groups_of(path, "evaluation-rl"):
         assert {one.model for episode in group.episodes for one in episode.trajectories} == {"policy"}
     assert met_by_step(path) == [{0}]
+    seating = Seating(Seats(opponents=("rival",)), 0, Seats())
+    taken = [{seating(f"{label}/0/0", seat, ("row", "column")) for seat in ("row", "column")} for label in LABELS]
+    assert taken == [{"policy"}, {"policy"}, {"policy", "rival"}, {"policy", "rival"}]
 
 
+LABELS = ("evaluation-rl", "evaluation-python-test", "rl", "python")  # two of evaluations, two of stages
 REFUSED = {
     "snapshots are of the policy's model": ["models.past.name=tiny"],
     "models.past: nothing asks this model": ["seats={}"],

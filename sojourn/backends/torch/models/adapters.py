@@ -18,7 +18,7 @@ DOWN, UP = ".lora_A", ".lora_B"
 
 
 class LowRank(NamedTuple):
-    """What an adapter adds to a linear layer's output: x @ down.T @ up.T."""
+    """Two factors, by which an adapter adds x @ down.T @ up.T to a linear layer's output."""
 
     down: torch.Tensor  # (rank, inputs): peft's A
     up: torch.Tensor  # (outputs, rank): peft's B, scaled by alpha / rank

@@ -37,7 +37,7 @@ class Up:
 
 @dataclass(eq=False)
 class Product:
-    """What an adapter adds to a product."""
+    """The packed factors of an adapter for the weights of one product."""
 
     down: torch.Tensor | None  # (vectors, inputs, lanes): the first factors of its weights; None where none is adapted
     ups: list[Up | None]  # of each weight
@@ -56,7 +56,7 @@ class Product:
 
 
 class AdaptedRows(NamedTuple):
-    """Which rows of a step, and which of its rows of logits, are of which adapter, as arrays of C structures."""
+    """Tells, in C structures, which rows of a step and which of its rows of logits belong to which adapter."""
 
     of_all: Any
     of_logits: Any

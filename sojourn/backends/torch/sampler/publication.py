@@ -1,4 +1,4 @@
-"""What is published to an engine and waits for the end of its current step."""
+"""Publications: new weights that wait for the end of an engine's current step."""
 
 from __future__ import annotations
 

@@ -1,0 +1,119 @@
+"""The abilities of group sources, and those by which other components tell groups of several sources apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from sojourn.protocols import SourceConfig
+
+
+@runtime_checkable
+class Mixes(Protocol):
+    """A group source whose steps have the groups of several others."""
+
+    @property
+    def parts(self) -> Sequence[SourceConfig[Any]]: ...
+
+
+def parts_of(source: SourceConfig[Any]) -> Sequence[SourceConfig[Any]]:
+    """Returns the sources that the groups of a stage come from; mostly one. Those of parts that mix, too, are among
+    them."""
+    return [one for part in source.parts for one in parts_of(part)] if isinstance(source, Mixes) else (source,)
+
+
+def live_width(source: SourceConfig[Any]) -> int:
+    """Returns how many groups the policy plays for each step."""
+    return sum(part.width for part in parts_of(source) if part.live)
+
+
+@runtime_checkable
+class HasOrigin(Protocol):
+    """A group source that gives its groups another `Group.origin` than "policy"."""
+
+    @property
+    def origin(self) -> str: ...
+
+
+def origin_of(source: object) -> str:
+    """Returns the origin of a source's groups: "policy" where it does not say."""
+    return source.origin if isinstance(source, HasOrigin) else "policy"
+
+
+@runtime_checkable
+class NamesOrigins(Protocol):
+    """An estimator, a loss or a stream that names `origins` of groups, of which its stage must have some."""
+
+    @property
+    def origins(self) -> Sequence[str]: ...
+
+
+@runtime_checkable
+class SplitsByOrigin(Protocol):
+    """An estimator or a loss that treats groups by their origin.
+
+    `origins` are those that it names; `of_origin` returns what it applies to the groups of one, None where nothing.
+    """
+
+    @property
+    def origins(self) -> Sequence[str]: ...
+    def of_origin(self, origin: str) -> object | None: ...
+
+
+def applied(components: Iterable[object], origin: str) -> list[object]:
+    """Returns the estimators or losses that are applied to the groups of an origin: those that do not split by it, and
+    what the others choose for it."""
+    found: list[object] = []
+    for component in components:
+        if not isinstance(component, SplitsByOrigin):
+            found.append(component)
+        elif (chosen := component.of_origin(origin)) is not None:
+            found += applied([chosen], origin)
+    return found
+
+
+@runtime_checkable
+class Branches(Protocol):
+    """A group source that says whether its plays fork (`forks`), so that its groups differ in size."""
+
+    @property
+    def forks(self) -> bool: ...
+
+
+@runtime_checkable
+class Sized(Protocol):
+    """A group source whose groups all have `size` episodes, unless they fork."""
+
+    @property
+    def size(self) -> int: ...
+
+
+@runtime_checkable
+class Lags(Protocol):
+    """A group source whose groups were sampled by weights of at most `max_lag` steps before."""
+
+    @property
+    def max_lag(self) -> int: ...
+
+
+def group_size(source: object) -> int | None:
+    """Returns how many episodes each group of a source has; None where that differs."""
+    return source.size if isinstance(source, Sized) and not (isinstance(source, Branches) and source.forks) else None
+
+
+def max_lag(source: object) -> int:
+    """Returns the `max_lag` of a source; 0 where it has none."""
+    return source.max_lag if isinstance(source, Lags) else 0
+
+
+StageT = TypeVar("StageT", contravariant=True)  # what is said of a stage: `StageContext` of `sources/context.py`
+
+
+@runtime_checkable
+class Checks(Protocol[StageT]):
+    """A group source that is asked before a run begins, when its world is open.
+
+    `check` raises `ConfigError` where the stage cannot be given such groups.
+    """
+
+    async def check(self, stage: StageT) -> None: ...
