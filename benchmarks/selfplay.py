@@ -11,10 +11,11 @@ together; 0 in an equilibrium. In tic-tac-toe it is how often the policy does no
 perfectly, and against one that moves at random.
 
 A policy gradient in self-play does not settle by itself: its last policy runs in circles around an equilibrium of a
-game with hidden information. An entropy bonus makes it settle, where the bonus is large and steps are small; both are
-made smaller stage by stage, as in magnetic mirror descent with a uniform magnet (Sokota et al. 2023, arXiv:2206.05825,
-whose update is another: a KL divergence from the last policy keeps its steps small). The schedule was chosen on a
-table of probabilities in the place of a model, and on the seeds 0 and 1 of Kuhn poker.
+game with hidden information. Here an entropy bonus and the size of steps are made smaller stage by stage, as in
+magnetic mirror descent with a uniform magnet (Sokota et al. 2023, arXiv:2206.05825, whose update is another: a KL
+divergence from the last policy keeps its steps small). The schedule comes from a table of probabilities in the place
+of a model, where it reaches a NashConv of 0.1 in Kuhn poker; a model does not so far (LOG, 28 November 2026), so that
+there are no results.
 
 Trainings go on where they were killed; what is finished stays in `--folder`.
 """

@@ -17,6 +17,7 @@ import keydoor
 import learning
 import miniwob_all
 import prompted
+import selfplay
 from bakeoff import WARMUP, Job
 from credit import BASE, CREDIT, METHODS, SEEDS
 
@@ -279,3 +280,16 @@ def test_cells_differ_in_model_and_prompt_alone(capsys):
     assert plain["agent"] == shown["agent"]["base"] == {"name": "plain"}
     assert plain["backend"] == {"name": "torch", "threads": 1, "max_context": prompted.CONTEXT}
     assert {**shown, "agent": plain["agent"]} == plain
+
+
+@pytest.mark.parametrize("variant", selfplay.VARIANTS)
+@pytest.mark.parametrize("game", selfplay.GAMES)
+def test_self_play_has_less_entropy_and_smaller_steps_from_stage_to_stage(game, variant):
+    pytest.importorskip("pyspiel")
+    recipe = resolve(selfplay.Job(game, variant, 3).tables()).recipe
+    assert recipe.seed == 3
+    assert [stage.steps for stage in recipe.stages] == [selfplay.GAMES[game].steps] * selfplay.GAMES[game].rounds
+    rates = [stage.optim.lr for stage in recipe.stages]
+    assert rates == sorted(rates, reverse=True)
+    assert len(set(rates)) == len(rates)
+    assert recipe.seated == (frozenset() if variant == "present" else {"past"})
