@@ -339,3 +339,11 @@ async def test_choices_cover_the_clicks(family):
         assert "click Submit" in seen.choices
         step = await act(env, next(said for said in seen.choices if said.startswith("select ")))
         assert "click Submit" in step.observation.choices
+
+
+async def test_what_cannot_have_the_focus_any_more_has_lost_it(family):
+    """A browser takes it away when it paints next, which would depend on how busy the machine is."""
+    for _ in range(20):
+        async with visit(family, "login-user-popup", 7) as (env, _):
+            await act(env, 'type Password "2016"', 'type Username "ab"')  # by which both are disabled
+            assert await env._tab.page.evaluate("document.activeElement.tagName") == "BODY"

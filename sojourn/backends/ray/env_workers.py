@@ -53,11 +53,11 @@ class Worker:
 
     async def part_load(self, name: str) -> PartLoad:
         """Returns what the worker does; one that is down is not asked."""
+        heard = await self._heard()  # first, as it may last: the numbers are of the life that answered
         busy, begun, self.begun = self.gauge.take(), self.begun, 0
         numbers: dict[str, float] = {"busy_share": busy.share, "plays_mean": busy.mean, "plays_begun": begun}
         numbers |= {"restarts": max(self.opened - 1, 0), "plays_lost": self.lost, "failures": self.failed}
         numbers |= {"plays": self.open.total()}
-        heard = await self._heard()
         if heard.answer is not None:
             self.contact.report = heard.answer
         return PartLoad(
@@ -72,7 +72,9 @@ class Worker:
 
     async def _heard(self) -> Heard:
         if self.up:
-            return await self.contact.ask(self.actor.report.remote)
+            heard = await self.contact.ask(self.actor.report.remote)
+            if heard.state is not PartState.UP or (self.up and heard.answer.facts["world"]):
+                return heard  # else another process answered, in which the world is not open yet
         why = "its process has ended" if self.failure is None else cause(self.failure)
         return Heard(PartState.DOWN if self.opened else PartState.LOADING, note=why if self.opened else "")
 
@@ -166,6 +168,8 @@ class Workers:
             self._lose(place.worker, place.life)
             raise LostPlayError(LOST) from None
         place.worker.contact.seen()
+        if isinstance(answer.error, LostPlayError):  # a process answered that was started in the place of its own
+            self._lose(place.worker, place.life)
         place.worker.failed += isinstance(answer.error, Exception) and not isinstance(answer.error, POLICYS)
         return answer
 
@@ -181,7 +185,8 @@ class Workers:
             except RayError:
                 continue
             answer: Answer = pickle.loads(raw)
-            return answer.get()
+            if not isinstance(answer.error, LostPlayError):
+                return answer.get()
         raise LostPlayError(LOST)
 
     async def part_loads(self, name: str) -> list[PartLoad]:

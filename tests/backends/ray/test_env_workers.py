@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import pickle
-import random
-import signal
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from made import chatml as renderer
 from ray_actors import start_anywhere
+from remote_plays import PARAMS, TOY_WORDS, fragile, plain, remote, runner, say, trees
 from remote_worlds import Fragile, Unsendable, Wandering
 from search_worlds import Game
 from trained_run import train, weight_bytes
-from walks import Dice, Walk, played
+from walks import Walk, played
 
 from sojourn.abilities import (
     HasBlobs,
@@ -33,98 +27,25 @@ from sojourn.abilities import (
     Relabels,
     play_abilities,
 )
-from sojourn.agents.plain import Plain
 from sojourn.backends.ray.cluster import code_digest
 from sojourn.backends.ray.env_family import RemoteFamily
 from sojourn.backends.ray.env_worker import EnvWorker, pickled_family
 from sojourn.backends.ray.env_workers import Workers
 from sojourn.backends.torch.backend import Torch
-from sojourn.branching.trees import play_trees
-from sojourn.branching.uniform import Uniform
 from sojourn.checks.env import check_env
 from sojourn.envs.mixed import Mixed
 from sojourn.envs.toy import Toy
-from sojourn.errors import ActionError, BudgetError, ConfigError, InfrastructureError, LostPlayError, WorldError
+from sojourn.errors import ActionError, BudgetError, ConfigError, InfrastructureError, WorldError
 from sojourn.protocols import EnvFamily
 from sojourn.record.episodes.store import EpisodeStore
-from sojourn.rollout.limits import Limits
-from sojourn.rollout.runner import Rollout, Runner
+from sojourn.rollout.runner import Runner
 from sojourn.rollout.world import open_world
 from sojourn.searchers.best_of_n import BestOfN
 from sojourn.sources.experts import expert_sampler
-from sojourn.types import Group, Message, Prompt, Role, Sample, SamplingParams, Stop, Task, Versions
+from sojourn.types import Group, Task
 from sojourn.verdict import Outcome
 
-PARAMS = SamplingParams(32)
-TOY_WORDS = ("go north", "go south", "go east", "go west", "take red key", "open red door", "take treasure")
-
-
-@asynccontextmanager
-async def remote(base: Any, count: int = 2) -> AsyncIterator[RemoteFamily]:
-    family = RemoteFamily(base, count, start_anywhere(0.5))
-    async with open_world(family):
-        yield family
-    assert family.left == 0  # plays that were open at the end
-
-
-def runner(family: Any, texts: Sequence[str] = ("left", "right"), agent: Any = None, **rollout: Any) -> Runner:
-    config = Rollout(limits=Limits(turns=6), **({"retries": 2, "max_error_rate": 1.0} | rollout))
-    return Runner(config, family, agent or Plain(), renderer(), Dice(tuple(texts)), 4096, 0)
-
-
-@dataclass
-class Script:
-    """Says the texts of the play that it is made for, one after another."""
-
-    texts: Sequence[str]
-    said: int = 0
-
-    async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
-        text = self.texts[min(self.said, len(self.texts) - 1)]
-        self.said += 1
-        tokens = np.array([*renderer().codec.control(text), renderer().stops[0]])
-        return Sample(tokens, np.full(len(tokens), -1.0, np.float32), Versions(0, 0), Stop.END)
-
-    async def score(self, prompt: Prompt) -> Any:
-        raise NotImplementedError
-
-    async def close(self) -> None: ...
-
-
-def scripted(*texts: Sequence[str]) -> Any:
-    """A sampler for each play of a group, by its number, the same whenever the play is tried again."""
-    return lambda env, label: Script(texts[int(label.rpartition("/")[2])])
-
-
-def fragile(kind: str = "bare") -> Task:
-    return next(task for task in Fragile().tasks("train") if task.data["kind"] == kind)
-
-
-def say(text: str) -> Message:
-    return Message(Role.ASSISTANT, text)
-
-
-async def pids(family: RemoteFamily) -> list[int]:
-    return [await worker.actor.__ray_call__.remote(lambda self: os.getpid()) for worker in family.shared.workers.all]
-
-
-async def kill_all(family: RemoteFamily) -> None:
-    """Kills all workers, and waits until that is known."""
-    workers = family.shared.workers
-    for pid in await pids(family):
-        os.kill(pid, signal.SIGKILL)
-    await workers._until(lambda: not any(worker.up for worker in workers.all))
-
-
 MIXED = Mixed(worlds=(Toy(rooms=2, side_rooms=0, doors=0, decoys=0, objects=0), Toy(side_rooms=1)), levels=True)
-
-
-async def trees(one: Runner, task: Task, size: int) -> Group:
-    return await play_trees(one, Uniform(every=1, width=2, depth=2, leaves=6), task, 5, size, PARAMS, "rl/5/0")
-
-
-async def plain(one: Runner, task: Task, size: int) -> Group:
-    return await one.play_group(task, 5, size, PARAMS, "rl/5/0")
 
 
 async def expert(one: Runner, task: Task, size: int) -> Group:
@@ -163,14 +84,6 @@ async def test_groups_are_those_of_one_process_bit_for_bit(case: str, monkeypatc
             assert blobs[0] == blobs[1]
             assert bool(blobs[0]) == (case == "images")
             assert all(episode.error is None for episode in there.episodes)
-
-
-async def test_where_a_worker_has_ended_unnoticed_another_is_asked() -> None:
-    async with remote(Fragile()) as family:
-        workers = family.shared.workers
-        os.kill((await pids(family))[0], signal.SIGKILL)
-        assert workers.all[0].up, "nothing has looked yet"
-        assert isinstance(workers.ask_now(None, "abilities", (), fragile()), frozenset)
 
 
 async def test_a_play_can_do_what_it_can_do_in_one_process_before_it_starts_and_after() -> None:
@@ -305,92 +218,6 @@ async def test_plays_go_where_the_fewest_are_and_forks_stay() -> None:
         assert envs[3]._place.worker is envs[0]._place.worker
         await asyncio.gather(*(env.close() for env in envs))
         assert [(worker.placed, worker.open.total()) for worker in (first, second)] == [(0, 0)] * 2
-
-
-async def test_a_killed_worker_loses_its_running_plays_alone_and_opens_its_world_again() -> None:
-    async with remote(Fragile()) as family:
-        envs = [family.make(fragile()) for _ in range(4)]
-        await asyncio.gather(*(env.start() for env in envs))
-        before, lost = await pids(family), envs[0]._place.worker
-        os.kill(before[family.shared.workers.all.index(lost)], signal.SIGKILL)
-        outcomes = await asyncio.gather(*(env.step("agent", say("go")) for env in envs), return_exceptions=True)
-        for env, outcome in zip(envs, outcomes, strict=True):
-            assert isinstance(outcome, LostPlayError) == (env._place.worker is lost)
-        again = [family.make(fragile()) for _ in range(4)]
-        await asyncio.gather(*(env.start() for env in again))  # which asserts that the world is open
-        await family.shared.workers._until(lambda: all(worker.up for worker in family.shared.workers.all))
-        assert len({*before, *await pids(family)}) == 3
-        await asyncio.gather(*(env.close() for env in [*envs, *again]))
-
-
-async def test_plays_wait_while_all_workers_are_down() -> None:
-    async with remote(Fragile(open_s=2.0)) as family:
-        await kill_all(family)
-        group = await plain(runner(family, ["go", "end"]), fragile(), 4)
-        assert [episode.error for episode in group.episodes] == [None] * 4
-
-
-async def test_a_worker_that_is_stuck_is_started_again() -> None:
-    async with remote(Fragile(), 1) as family:
-        await family.shared.workers.close()
-        family.shared.workers.stuck_s = 1.0
-        await family.shared.workers.open()
-        one = runner(family, retries=0)
-        texts = scripted(["go", "block"], ["go", "go", "end"])
-        group = await one.play_group(fragile(), 0, 2, PARAMS, "rl", sampler_for=texts)
-        assert str(group.episodes[0].error).startswith("LostPlayError: the worker process that held this play ended")
-        group = await one.play_group(fragile(), 0, 1, PARAMS, "rl", sampler_for=scripted(["go", "go", "end"]))
-        assert group.episodes[0].error is None
-
-
-async def test_workers_with_other_code_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sojourn.backends.ray.env_workers.code_digest", lambda: "0123")
-    with pytest.raises(ConfigError, match=r"environment worker on .*: the nodes have another version .* expected 0123"):
-        async with remote(Toy()):
-            pass
-
-
-async def test_plays_say_why_no_worker_can_open_the_world_again(tmp_path: Path) -> None:
-    async with remote(Fragile(once=str(tmp_path)), 1) as family:
-        await kill_all(family)
-        with pytest.raises(ConfigError, match="no browser is left here"):
-            await runner(family, ["go", "end"]).play_episode(fragile(), PARAMS, "x")
-
-
-@pytest.mark.parametrize("seed", range(2))
-async def test_episodes_are_the_same_whenever_workers_are_killed(seed: int) -> None:
-    base, rng = Wandering(slow=0.05), random.Random(seed)
-    task = base.tasks("train")[0]
-    expected = [await play(runner(base), task, 4) for play in (plain, trees)]
-
-    async def kill(family: RemoteFamily) -> None:
-        while True:
-            await asyncio.sleep(rng.uniform(0.1, 1.5))
-            workers = [worker for worker in family.shared.workers.all if worker.up]
-            for worker in rng.sample(workers, min(len(workers), 1)):
-                killed.append(await worker.actor.__ray_call__.remote(lambda self: os.getpid()))
-                os.kill(killed[-1], signal.SIGKILL)
-
-    killed: list[int] = []
-    async with remote(base) as family:
-        killing = asyncio.create_task(kill(family))
-        groups = [await play(runner(family, retries=50), task, 4) for play in (plain, trees)]
-        killing.cancel()
-        await asyncio.gather(killing, return_exceptions=True)
-    assert killed
-    assert [played(group) for group in groups] == [played(group) for group in expected]
-
-
-async def test_an_action_that_ends_its_worker_is_blamed_and_no_other_is() -> None:
-    texts = [["go"], ["go", "die"], ["go", "go", "die"], ["go"], ["go", "go", "end"]]
-    async with remote(Fragile()) as family:
-        one = runner(family, retries=20)
-        await one.play_group(fragile(), 0, 5, PARAMS, "before", sampler_for=scripted(*[["end"]] * 5))
-        group = await one.play_group(fragile(), 0, 5, PARAMS, "rl", sampler_for=scripted(*texts))
-    assert [episode.error for episode in group.episodes] == [None] * 5
-    lost = [[turn.info.get("lost", 0.0) for turn in t.turns] for t in group.trajectories]
-    assert lost == [[0.0] * 6, [0.0, 1.0], [0.0, 0.0, 1.0], [0.0] * 6, [0.0] * 3]
-    assert [t.turns[-1].reward for t in group.trajectories] == [0.5, -1.0, -1.0, 0.5, 1.0]
 
 
 async def test_a_world_that_cannot_be_opened_or_sent_says_so() -> None:

@@ -80,8 +80,12 @@ const reset = async (seed, ms, mayPay, are, mode) => {
   if (icons.length) await painted();
   return read(mode);
 };
+const unfocused = async () => {  // the browser takes the focus from what cannot have it any more when it paints next
+  const el = document.activeElement;
+  if (el && (el.matches(':disabled') || !el.checkVisibility({visibilityProperty: true}))) await painted();
+};
 const after = async (ms, mode) => {
-  if (!over) { await settle(); advance(ms); }
+  if (!over) { await settle(); await unfocused(); advance(ms); await unfocused(); }
   return read(mode);
 };
 const uncovered = (el, r) => {
