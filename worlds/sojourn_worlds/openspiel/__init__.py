@@ -43,7 +43,7 @@ class OpenSpiel:
     every seat; games for one player have none. Which player the agent is follows from the seed, except against "expert"
     in a small game that one player can win by force: then the agent is that player. `turns` ends the episode, without
     reward, after so many moves of all players. `told` names the possible actions in the text, where they are at most
-    40.
+    40, and `rules` explains the game in the system message; a model from scratch learns faster without.
 
     Rewards are the game's returns, divided so that they lie between -1 and 1. An episode is a success when it is won;
     against "expert" in a small game that nobody can win by force, a draw is enough. The expert policy of a zero-sum
@@ -69,6 +69,7 @@ class OpenSpiel:
     simulations: int = 100
     turns: int = 200
     told: bool = True
+    rules: bool = True
     choices: bool = False
     train: int = 100_000
     test: int = 1_000
@@ -110,7 +111,7 @@ class OpenSpiel:
         """Returns NashConv of the policy, in small games in which it plays against itself."""
         if self.opponent != "self" or not self.choices:
             return {}
-        found = await nash_conv(policy, self.game, self.seats, self.turns, self.told)
+        found = await nash_conv(policy, self.game, self.seats, self.turns, self.told, self.rules)
         return {} if found is None else {"nash_conv": found}
 
     @cached_property
@@ -133,7 +134,7 @@ def _deal(config: OpenSpiel, task: Task) -> TurnBasedEnv:
         state = loaded.game.new_initial_state()
         position = PositionWithExpert(
             loaded, f"{task.seed} {attempt}", config.turns, names, state, config.told, policy_seat, config.opponent,
-            config.simulations, success_above,
+            config.simulations, success_above, rules=config.rules,
         )  # fmt: skip
         if policy_seat and ends_before_policy_acts(position):
             continue

@@ -85,6 +85,7 @@ class Position:
     simulations: int = 100
     success_above: float = 0.0  # an episode with a higher reward is a success
     turns_taken: int = 0  # of all players
+    rules: bool = True  # whether the system message explains the game
 
     def __post_init__(self) -> None:
         self._resolve_chance()
@@ -110,7 +111,7 @@ class Position:
         elif begins >= 0:
             order = (number - begins) % len(self.seats)
             who = f"You are the {_ordinal(order)} of {len(self.seats)} players."
-        return f"{self.loaded.rules.text} {who} Say one action, written as it is given."
+        return f"{self.loaded.rules.text} {who} Say one action, written as it is given." if self.rules else who
 
     def observe(self, seat: str) -> str:
         player = self.seats.index(seat)
