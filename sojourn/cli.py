@@ -66,6 +66,7 @@ COMMANDS = {
     "export": "sojourn.commands.records:export",
     "replay": "sojourn.commands.records:replay",
     "arena": "sojourn.commands.arena:arena",
+    "league": "sojourn.commands.league:league",
     "check": "sojourn.commands.check:check",
     "envs": "sojourn.commands.catalogs:envs",
     "methods": "sojourn.commands.catalogs:methods",

@@ -83,14 +83,14 @@ async def run_match(
     family: EnvFamily, table: Mapping[str, Any], config: MatchConfig, console: Console, stream: TextIO | None = None
 ) -> list[Result]:
     """Plays a match, prints it, and records it if `config.out` names a folder."""
-    tasks = _tasks(family, config)
+    tasks = chosen_tasks(family, config)
     players = operators(config, console, stream)
     others = operator(config.others, config, console) if config.others else None
     if isinstance(others, PersonOperator):
         raise ConfigError("--others person: a person can only play as --operator: name another operator for --others")
     names = [one.name for one in players]
     screen = MatchDisplay(console, names, config.brief)
-    limits = _limits(config, table)
+    limits = limits_of(config, table)
     match = Match(family, players, limits, screen, config.seed, config.seat, others)
     match.check(tasks)
     played: list[TaskResult] = []
@@ -100,7 +100,7 @@ async def run_match(
             stack.push_async_callback(one.close)
             await one.open(family, limits)
         if not config.turns:
-            match.limits = _training_limits(players, limits)
+            match.limits = training_limits(players, limits)
         recording = _recording(stack, config, table, match, names)
         try:
             await _play(match, tasks, played, screen, recording)
@@ -145,7 +145,7 @@ def _print_results(
     return summary
 
 
-def _tasks(family: EnvFamily, config: MatchConfig) -> Sequence[Task]:
+def chosen_tasks(family: EnvFamily, config: MatchConfig) -> Sequence[Task]:
     offered = listed(family, config.split)
     chosen = offered[config.first : config.first + config.tasks]
     if not len(chosen):
@@ -158,7 +158,7 @@ def _tasks(family: EnvFamily, config: MatchConfig) -> Sequence[Task]:
     return list(chosen)
 
 
-def _limits(config: MatchConfig, table: Mapping[str, Any]) -> Limits:
+def limits_of(config: MatchConfig, table: Mapping[str, Any]) -> Limits:
     """Returns the limits of the config, with the turn limit of the command line if there is one."""
     given = table.get("rollout", {}).get("limits", {})
     limits = (
@@ -169,7 +169,7 @@ def _limits(config: MatchConfig, table: Mapping[str, Any]) -> Limits:
     return replace(limits, turns=config.turns) if config.turns else limits
 
 
-def _training_limits(players: Sequence[Operator], limits: Limits) -> Limits:
+def training_limits(players: Sequence[Operator], limits: Limits) -> Limits:
     """Returns the limits with the longest turn limit of the runs that play, if any does."""
     turns = [
         one.model.recipe.rollout.limits.turns for one in players if isinstance(one, CheckpointOperator) and one.model

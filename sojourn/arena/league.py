@@ -1,0 +1,140 @@
+"""Plays every two of several operators against each other, in the seats of a world of several, and rates them all."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+from sojourn.abilities import capacity
+from sojourn.arena.match import ObservedFamily
+from sojourn.arena.operators import Operator
+from sojourn.arena.ratings import GameResult, ratings
+from sojourn.errors import ConfigError
+from sojourn.intervals import Estimate
+from sojourn.protocols import AgentContext, EnvFamily
+from sojourn.rewards.native import Native
+from sojourn.rewards.reward_cache import score_group
+from sojourn.rollout.limits import Limits
+from sojourn.rollout.runner import Rollout, Runner, seed_of
+from sojourn.rollout.world import seats_of, world_of
+from sojourn.types import Episode, Group, SamplingParams, Task
+
+CONCURRENCY = 64  # games at once
+DRAW = 1e-9  # returns that differ by less are equal
+
+
+class Game(NamedTuple):
+    """A game that was played: the numbers of the task and of both operators, the first one's seat, and its points,
+    which are None where the world or an operator failed."""
+
+    task: int
+    first: int
+    second: int
+    seat: str
+    points: float | None
+    error: str | None = None
+
+
+class Standing(NamedTuple):
+    """What an operator came to: its rating, its share of the points, and how many of its games failed."""
+
+    name: str
+    rating: Estimate
+    points: float
+    failed: int
+
+
+@dataclass
+class League:
+    """Plays each task once for each two operators and each seat: one of them has that seat, the other one all others.
+    Who has the higher return wins; several seats of one operator have the mean of theirs."""
+
+    family: EnvFamily
+    operators: Sequence[Operator]
+    limits: Limits
+    seed: int = 0
+
+    def check(self, tasks: Sequence[Task]) -> None:
+        """Raises `ConfigError` where nobody could meet anybody."""
+        if len(self.operators) < 2:
+            raise ConfigError(f"{len(self.operators)} operators: expected two or more, which meet each other")
+        for task in tasks:
+            if len(seats := seats_of(self.family, task)) < 2:
+                raise ConfigError(
+                    f"this environment has only the seat {seats[0]}, so that operators cannot meet in it: let them "
+                    "take all its seats if it can (opponent=self), or compare them side by side with sojourn arena"
+                )
+
+    def games(self, tasks: Sequence[Task]) -> int:
+        """Returns how many games are played."""
+        pairs = len(self.operators) * (len(self.operators) - 1) // 2
+        return pairs * sum(len(seats_of(self.family, task)) for task in tasks)
+
+    async def play(self, tasks: Sequence[Task], on_game: Callable[[Game], None] = lambda game: None) -> list[Game]:
+        """Returns all games. A failure ends its own game alone."""
+        room = asyncio.Semaphore(min([CONCURRENCY, *(capacity(world_of(self.family, one), 1 << 30) for one in tasks)]))
+
+        async def played(number: int, first: int, second: int, seat: str) -> Game:
+            async with room:
+                game = await self._game(number, tasks[number], first, second, seat)
+            on_game(game)
+            return game
+
+        async with asyncio.TaskGroup() as group:
+            running = [
+                group.create_task(played(number, first, second, seat))
+                for number, task in enumerate(tasks)
+                for first, second in itertools.combinations(range(len(self.operators)), 2)
+                for seat in seats_of(self.family, task)
+            ]
+        return [game.result() for game in running]
+
+    async def _game(self, number: int, task: Task, first: int, second: int, seat: str) -> Game:
+        one, other = self.operators[first], self.operators[second]
+        family = ObservedFamily(self.family)
+        seated = {name: one if name == seat else other for name in seats_of(self.family, task)}
+        rollout = Rollout(limits=self.limits, retries=0, max_error_rate=1.0)
+        unused = cast(Any, None)  # each operator has a renderer and a sampler of its own, if it needs them
+        agent = SeatedOperators(seated, family)
+        runner = Runner(rollout, cast(EnvFamily, family), agent, unused, unused, 0, self.seed)
+        params = SamplingParams(max_tokens=1, seed=seed_of(self.seed, "league", task.id, one.name, other.name, seat))
+        episode = await runner.play_episode(task, params, f"league-{one.name}-{other.name}/{number}")
+        if episode.error is not None:
+            return Game(number, first, second, seat, None, episode.error)
+        return Game(number, first, second, seat, await _points(episode, seat))
+
+
+async def _points(episode: Episode, seat: str) -> float:
+    """Returns the points of the operator in one seat."""
+    [scores] = [await score_group(Native(), Group(0, episode.task, (episode,)))]
+    returns: dict[bool, list[float]] = {True: [], False: []}
+    for trajectory, score in zip(episode.trajectories, scores, strict=True):
+        returns[trajectory.agent == seat].append(score.total)
+    mine, theirs = (sum(some) / max(len(some), 1) for some in (returns[True], returns[False]))
+    return 0.5 if abs(mine - theirs) < DRAW else float(mine > theirs)
+
+
+@dataclass(frozen=True)
+class SeatedOperators:
+    """The agent of a game's runner: it gives each seat to its operator."""
+
+    by_seat: Mapping[str, Operator]
+    family: ObservedFamily
+
+    def seat(self, context: AgentContext) -> Any:
+        return self.by_seat[context.name].seat(context, self.family.env)
+
+
+def standings(names: Sequence[str], games: Sequence[Game], seed: int = 0) -> list[Standing]:
+    """Returns what each operator came to, the best first."""
+    ended = [GameResult(game.first, game.second, game.points, game.task) for game in games if game.points is not None]
+    rated = ratings(len(names), ended, seed)
+    found: list[Standing] = []
+    for player, name in enumerate(names):
+        won = [game.points if game.first == player else 1 - game.points for game in ended if player in game[:2]]
+        failed = sum(game.points is None and player in (game.first, game.second) for game in games)
+        found.append(Standing(name, rated[player], sum(won) / len(won) if won else float("nan"), failed))
+    return sorted(found, key=lambda one: -one.rating.mean)
