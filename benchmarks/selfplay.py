@@ -8,14 +8,15 @@ Variants differ in who sits opposite: the present policy alone, a pool of its sn
 half, or the same with opponents that it beats least (prioritised fictitious self-play). In poker and matrix games the
 measure is NashConv in the game's own units, every 30 steps: how much both players could gain by best responses,
 together; 0 in an equilibrium. In tic-tac-toe it is how often the policy does not lose against a player that plays
-perfectly, and against one that moves at random.
+perfectly, and against one that moves at random. Beside these, the checkpoints of each run play a league (`sojourn
+league`), which gives their ratings on the scale of Elo.
 
 Three things make a policy gradient settle near an equilibrium of a game with hidden information, where it else runs in
 circles around it: an entropy bonus that stays, whose equilibrium is close enough (in Kuhn poker a bonus of 0.1 of the
-smallest payoff has one with a NashConv of 0.041; magnetic mirror descent with a uniform magnet: Sokota et al. 2023, arXiv:2206.05825, whose
-update is another), Adam without momentum (`betas = [0, 0.99]`), and steps that fall to nothing. The prompts leave the
-rules out, which a model from scratch cannot read: with them, what differs between two states is one token in 140, and
-all states move together.
+smallest payoff has one with a NashConv of 0.041; magnetic mirror descent with a uniform magnet: Sokota et al. 2023,
+arXiv:2206.05825, whose update is another), Adam without momentum (`betas = [0, 0.99]`), and steps that fall to
+nothing. The prompts leave the rules out, which a model from scratch cannot read: with them, what differs between two
+states is one token in 140, and all states move together.
 
 Trainings go on where they were killed; what is finished stays in `--folder`.
 """
@@ -46,6 +47,7 @@ RECIPE = HERE / "selfplay.toml"
 SEEDS = range(5)
 DONE = "done"  # a file in the folder of a training that has ended
 TASKS = 512  # games against a fixed player
+GAMES_EACH = 100  # deals that every two checkpoints play, once with each seat
 
 
 @dataclass(frozen=True)
@@ -141,8 +143,21 @@ def measured(job: Job, folder: Path) -> dict[str, Any]:
         evaluations = json.loads((run / "evaluations.json").read_text())
         curve = [round(one["summary"]["measures"]["nash_conv"], 4) for one in evaluations if "summary" in one]
         found = {"curve": curve, "final": curve[-1]}
+    found["elo"] = rated(run)
     print(f"{job.game}, {job.variant}, seed {job.seed}: {found['final']:.3f}", file=sys.stderr, flush=True)
     return found
+
+
+def rated(run: Path) -> dict[str, list[float]]:
+    """Returns the ratings of a run's checkpoints, and of a player at random, in a league of their own, with their 95%
+    intervals."""
+    file = run / "league.json"
+    if not file.exists():
+        players = ["--operator", f"{run}@*", "--operator", "random"]
+        words = [str(run), "seats={}", "models={}", *players, "--tasks", str(GAMES_EACH), "--out", str(file)]
+        execute([sys.executable, "-m", "sojourn", "league", *words])
+    standings = json.loads(file.read_text())["standings"]
+    return {one["name"].rpartition("@")[2]: [round(one[key]) for key in ("rating", "low", "high")] for one in standings}
 
 
 def compared(game: str, variants: Sequence[str], seeds: Sequence[int], folder: Path, workers: int) -> dict[str, Any]:

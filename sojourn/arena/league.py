@@ -62,7 +62,8 @@ class League:
         if len(self.operators) < 2:
             raise ConfigError(f"{len(self.operators)} operators: expected two or more, which meet each other")
         for task in tasks:
-            if len(seats := seats_of(self.family, task)) < 2:
+            seats = seats_of(self.family, task)
+            if len(seats) < 2:
                 raise ConfigError(
                     f"this environment has only the seat {seats[0]}, so that operators cannot meet in it: let them "
                     "take all its seats if it can (opponent=self), or compare them side by side with sojourn arena"

@@ -74,7 +74,5 @@ def ratings(players: int, games: Sequence[GameResult], seed: int = 0) -> list[Es
         drawn.append(strengths(np.sum([of_task[tasks[number]] for number in chosen], axis=0)))
     low, high = np.percentile(drawn, [2.5, 97.5], axis=0) if drawn else (found - math.inf, found + math.inf)
     counts = [sum(player in (game.first, game.second) for game in games) for player in range(players)]
-    return [
-        Estimate(*(CENTRE + ELO * float(value) for value in one), count)
-        for *one, count in zip(found, low, high, counts, strict=True)
-    ]
+    on_scale = [[CENTRE + ELO * float(value) for value in values] for values in (found, low, high)]
+    return [Estimate(*one) for one in zip(*on_scale, counts, strict=True)]

@@ -83,7 +83,9 @@ class Evaluation:
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """Configures what a run records, and where. `checkpoint_every` counts steps (0: a checkpoint only at the end of a
-    stage). The last `keep` checkpoints of a stage stay until it ends; the weights that it ended with stay always.
+    stage). The last `keep` checkpoints of a stage stay until it ends; the weights that it ended with stay always, and
+    so do the checkpoints after each `keep_every` steps of a stage (0: none), optimiser included, to look at how a
+    policy became what it is, or to go back.
     With `keep_best`, so do those that did best of all evaluations after training (by success, then by reward; of equal
     ones the last at the end of a stage, else the first), for which there is a checkpoint then: `RUN` names these, as
     `RUN@best` does, and `RUN@last` the weights after the last step.
@@ -102,12 +104,21 @@ class Record:
     folder: Annotated[str, FOLDER] = "runs"
     checkpoint_every: Annotated[int, Range(0)] = 10
     keep: Annotated[int, Range(1)] = 2
+    keep_every: Annotated[int, Range(0)] = 0
     keep_best: bool = True
     keep_optimizer: bool = True
     drift_groups: Annotated[int, Range(0)] = 0
     tags: tuple[Annotated[str, NONBLANK], ...] = ()
     streams: Annotated[tuple[Stream, ...], Kind("stream")] = ()
     sinks: Annotated[tuple[SinkConfig, ...], Kind("sink")] = ()
+
+    def due(self, step: int) -> bool:
+        """Returns whether there is a checkpoint after so many steps of a stage."""
+        return bool(self.checkpoint_every) and step % self.checkpoint_every == 0
+
+    def stays(self, step: int) -> bool:
+        """Returns whether the checkpoint after so many steps of a stage stays always."""
+        return bool(self.keep_every) and step % self.keep_every == 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -198,12 +198,12 @@ class StageRun:
         run.display.step(step, values)
         await run.components.seating.end_step(self._steps_before + step + 1, run.components.trainer)
         self.spent = self.spent.more(values)
-        every, due, within = run.recipe.evaluation.every, run.recipe.record.checkpoint_every, step + 1 < stage.steps
+        every, within = run.recipe.evaluation.every, step + 1 < stage.steps
         evaluated = stage.trains and within and bool(every) and (step + 1) % every == 0
         best = evaluated and await run.evaluate(f"{stage.name}-{step + 1}", stage.name, step + 1)
         if within and self._stops(step + 1, evaluated):
             return True
-        if best or (due and (step + 1) % due == 0 and within):
+        if best or (within and (run.recipe.record.due(step + 1) or run.recipe.record.stays(step + 1))):
             await run.writer.finish()
             saved = self._checkpoint(step + 1)
             if best:
@@ -268,8 +268,8 @@ class StageRun:
         state = {"stage": self.number, "step": step, "parts": parts, "models": run.folder.models, "full": full}
         go_on = self.learners.stages if full else ()
         write = functools.partial(trained_models.save, run.components.trainers, go_on=go_on)
-        keep = 0 if ended else run.recipe.record.keep
-        saved = checkpoint.save(run.folder.checkpoints, self._steps_before + step, write, state, keep=keep, mark=ended)
+        keep, mark = 0 if ended else run.recipe.record.keep, ended or run.recipe.record.stays(step)
+        saved = checkpoint.save(run.folder.checkpoints, self._steps_before + step, write, state, keep=keep, mark=mark)
         run.components.seating.prune(saved.step)
         return saved
 

@@ -224,6 +224,20 @@ def test_a_killed_run_resumes_with_nothing_lost_or_repeated_and_on_policy_to_the
     assert lines == [("warmup", 0), ("warmup", 1), *(("rl", s) for s in range(3))]
 
 
+def test_the_checkpoints_of_every_so_many_steps_stay(tmp_path):
+    kept = {"stages.rl.steps=5", "record.checkpoint_every=1", "record.keep=1", "record.keep_best=false"}
+    made = run(recipe(tmp_path, *kept, "record.keep_every=2"), tmp_path / "run")
+    assert [(c.step, c.marked) for c in checkpoint.checkpoints(made / "checkpoints")] == [
+        (2, True), (4, True), (6, True), (7, True),
+    ]  # fmt: skip
+    alone = run(
+        recipe(tmp_path, *(kept - {"record.checkpoint_every=1"}), "record.checkpoint_every=0", "record.keep_every=3"),
+        tmp_path / "alone",
+    )
+    assert [c.step for c in checkpoint.checkpoints(alone / "checkpoints")] == [2, 5, 7]
+    assert_same_weights(made, alone)
+
+
 def test_a_stage_leaves_its_last_weights_alone_and_a_run_goes_on_from_them(tmp_path):
     resolved = recipe(tmp_path)
     whole, cut = run(resolved, tmp_path / "whole"), run(resolved, tmp_path / "cut")
