@@ -143,21 +143,27 @@ def measured(job: Job, folder: Path) -> dict[str, Any]:
         evaluations = json.loads((run / "evaluations.json").read_text())
         curve = [round(one["summary"]["measures"]["nash_conv"], 4) for one in evaluations if "summary" in one]
         found = {"curve": curve, "final": curve[-1]}
-    found["elo"] = rated(run)
+    found["league"] = rated(run)
     print(f"{job.game}, {job.variant}, seed {job.seed}: {found['final']:.3f}", file=sys.stderr, flush=True)
     return found
 
 
-def rated(run: Path) -> dict[str, list[float]]:
-    """Returns the ratings of a run's checkpoints, and of a player at random, in a league of their own, with their 95%
-    intervals."""
+def rated(run: Path) -> dict[str, dict[str, list[float]]]:
+    """Returns what a run's checkpoints, and a player at random, came to in a league of their own: ratings and mean
+    returns, each with its 95% interval."""
     file = run / "league.json"
     if not file.exists():
         players = ["--operator", f"{run}@*", "--operator", "random"]
-        words = [str(run), "seats={}", "models={}", *players, "--tasks", str(GAMES_EACH), "--out", str(file)]
+        words = [str(run), *players, "--tasks", str(GAMES_EACH), "--out", str(file)]
         execute([sys.executable, "-m", "sojourn", "league", *words])
     standings = json.loads(file.read_text())["standings"]
-    return {one["name"].rpartition("@")[2]: [round(one[key]) for key in ("rating", "low", "high")] for one in standings}
+    return {
+        one["name"].rpartition("@")[2]: {
+            "elo": [round(one[key]) for key in ("rating", "low", "high")],
+            "return": [round(value, 3) for value in one["reward"]],
+        }
+        for one in standings
+    }
 
 
 def compared(game: str, variants: Sequence[str], seeds: Sequence[int], folder: Path, workers: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
@@ -13,7 +14,7 @@ from sojourn.arena.match import ObservedFamily
 from sojourn.arena.operators import Operator
 from sojourn.arena.ratings import GameResult, ratings
 from sojourn.errors import ConfigError
-from sojourn.intervals import Estimate
+from sojourn.intervals import Estimate, mean
 from sojourn.protocols import AgentContext, EnvFamily
 from sojourn.rewards.native import Native
 from sojourn.rewards.reward_cache import score_group
@@ -27,23 +28,32 @@ DRAW = 1e-9  # returns that differ by less are equal
 
 
 class Game(NamedTuple):
-    """A game that was played: the numbers of the task and of both operators, the first one's seat, and its points,
-    which are None where the world or an operator failed."""
+    """A game that was played: the numbers of the task and of both operators, the first one's seat, and the returns of
+    both, which are None where the world or an operator failed."""
 
     task: int
     first: int
     second: int
     seat: str
-    points: float | None
+    returns: tuple[float, float] | None
     error: str | None = None
+
+    @property
+    def points(self) -> float | None:
+        """Returns the points of the first: 1 for the higher return, 0.5 for an equal one."""
+        if self.returns is None:
+            return None
+        one, other = self.returns
+        return 0.5 if abs(one - other) < DRAW else float(one > other)
 
 
 class Standing(NamedTuple):
-    """What an operator came to: its rating, its share of the points, and how many of its games failed."""
+    """What an operator came to: its rating, its share of the points, its mean return, and how many games failed."""
 
     name: str
     rating: Estimate
     points: float
+    reward: Estimate
     failed: int
 
 
@@ -105,17 +115,17 @@ class League:
         episode = await runner.play_episode(task, params, f"league-{one.name}-{other.name}/{number}")
         if episode.error is not None:
             return Game(number, first, second, seat, None, episode.error)
-        return Game(number, first, second, seat, await _points(episode, seat))
+        return Game(number, first, second, seat, await _returns(episode, seat))
 
 
-async def _points(episode: Episode, seat: str) -> float:
-    """Returns the points of the operator in one seat."""
+async def _returns(episode: Episode, seat: str) -> tuple[float, float]:
+    """Returns the return of one seat, and the mean of all others."""
     [scores] = [await score_group(Native(), Group(0, episode.task, (episode,)))]
     returns: dict[bool, list[float]] = {True: [], False: []}
     for trajectory, score in zip(episode.trajectories, scores, strict=True):
         returns[trajectory.agent == seat].append(score.total)
     mine, theirs = (sum(some) / max(len(some), 1) for some in (returns[True], returns[False]))
-    return 0.5 if abs(mine - theirs) < DRAW else float(mine > theirs)
+    return mine, theirs
 
 
 @dataclass(frozen=True)
@@ -136,6 +146,9 @@ def standings(names: Sequence[str], games: Sequence[Game], seed: int = 0) -> lis
     found: list[Standing] = []
     for player, name in enumerate(names):
         won = [game.points if game.first == player else 1 - game.points for game in ended if player in game[:2]]
-        failed = sum(game.points is None and player in (game.first, game.second) for game in games)
-        found.append(Standing(name, rated[player], sum(won) / len(won) if won else float("nan"), failed))
+        own = [game for game in games if player in (game.first, game.second)]
+        returned = [(game.returns[game.second == player], game.task) for game in own if game.returns is not None]
+        reward = mean([value for value, _ in returned], [task for _, task in returned])
+        points, failed = sum(won) / len(won) if won else math.nan, len(own) - len(returned)
+        found.append(Standing(name, rated[player], points, reward, failed))
     return sorted(found, key=lambda one: -one.rating.mean)

@@ -26,6 +26,7 @@ from sojourn.record.atomic import write_file
 from sojourn.record.run_weights import NamedRun, available_weights, find_weights
 from sojourn.rollout.world import open_world
 from sojourn.terminal.clean import one_line
+from sojourn.terminal.numbers import number
 from sojourn.terminal.rows import Column, rows
 
 EVERY = "*"  # in the place of a checkpoint's name: all of them
@@ -96,6 +97,7 @@ def _columns(found: Sequence[Standing]) -> list[Column]:
         "rating": [f"{one.rating.mean:.0f}" for one in found],
         "95%": [_interval(one.rating) for one in found],
         "points": ["-" if math.isnan(one.points) else f"{100 * one.points:.0f}%" for one in found],
+        "reward": [number(one.reward.mean) for one in found],
         "games": [str(one.rating.n) for one in found],
         "failed": [str(one.failed) if one.failed else "" for one in found],
     }
@@ -123,6 +125,7 @@ def _record(
             {
                 "name": one.name, "rating": bounded(one.rating.mean), "low": bounded(one.rating.low),
                 "high": bounded(one.rating.high), "games": one.rating.n, "points": bounded(one.points),
+                "reward": [bounded(value) for value in one.reward[:3]],
                 "failed": one.failed,
             }
             for one in found

@@ -70,6 +70,11 @@ def test_the_higher_return_wins_whatever_the_seat() -> None:
     assert [best.name, also.name, worst.name] == ["defects", "too", "cooperates"]
     assert best.rating.mean == pytest.approx(also.rating.mean)
     assert (best.points, worst.points) == (0.75, 0.0)
+    assert {game.returns for game in games if (game.first, game.second) == (0, 1)} == {(-1.0, 1.0)}
+    assert (best.reward.mean, worst.reward.mean) == (
+        pytest.approx((1.0 - 0.6) / 2),
+        -1.0,
+    )  # a mutual defection pays -0.6
     assert best.rating.n == 12
 
 
