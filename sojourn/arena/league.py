@@ -75,8 +75,8 @@ class League:
             seats = seats_of(self.family, task)
             if len(seats) < 2:
                 raise ConfigError(
-                    f"this environment has only the seat {', '.join(seats)}, so that operators cannot meet in it: let them "
-                    "take all its seats if it can (opponent=self), or compare them side by side with sojourn arena"
+                    f"this environment has only the seat {', '.join(seats)}, so that operators cannot meet in it: let "
+                    "them take all its seats if it can (opponent=self), or compare them side by side with sojourn arena"
                 )
 
     def games(self, tasks: Sequence[Task]) -> int:
