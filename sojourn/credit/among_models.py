@@ -4,29 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sojourn.abilities import reads_all_models
 from sojourn.protocols import Estimator
 from sojourn.rewards.reward_cache import ScoredGroup
-from sojourn.types import Credit, Group, Score
+from sojourn.types import Credit, Group, Score, Streams
 
 
-def credit_among_models(
+Scores = Sequence[Sequence[Score]]
+
+
+def credit_of(
     model: str,
     estimator: Estimator,
-    kept: Sequence[Group],
-    groups: Sequence[Group],
-    scores: Sequence[Sequence[Score]],
+    own: tuple[Sequence[Group], Scores, Streams],
+    step: tuple[Sequence[Group], Scores],
 ) -> list[list[Credit]]:
-    """Returns the credit of a model's trajectories in the groups `kept`, computed among those of all models that learn
-    in the same episodes; `groups` are those that a step took, whole, with their scores."""
-    whole = [_whole(group, groups, scores) for group in kept]
+    """Returns the credit of a model's trajectories: `own` has their groups, with scores and streams, and `step` the
+    groups that a step took, whole. Where the estimator reads the trajectories of all models, it is given those of the
+    same episodes."""
+    if not reads_all_models(estimator):
+        return estimator(*own)
+    whole = [_whole(group, *step) for group in own[0]]
     credit = estimator([one.group for one in whole], [one.scores for one in whole], {})
     return [
-        [own for own, trajectory in zip(credits, one.group.trajectories, strict=True) if trajectory.model == model]
-        for credits, one in zip(credit, whole, strict=True)
+        [mine for mine, one in zip(credits, scored.group.trajectories, strict=True) if one.model == model]
+        for credits, scored in zip(credit, whole, strict=True)
     ]
 
 
-def _whole(kept: Group, groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> ScoredGroup:
+def _whole(kept: Group, groups: Sequence[Group], scores: Scores) -> ScoredGroup:
     """Returns the group of a step, of which the episodes of `kept` are left, with all of their trajectories."""
     left = {episode.id for episode in kept.episodes}
     for group, judged in zip(groups, scores, strict=True):

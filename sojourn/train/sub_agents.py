@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from sojourn.abilities import Branches, parts_of, reads_all_models, sub_agent_models
-from sojourn.composite import HasBases, with_bases
+from sojourn.abilities import Branches, applied, origin_of, parts_of, reads_all_models, sub_agent_models
+from sojourn.composite import with_bases
 from sojourn.errors import ConfigError
 from sojourn.rollout.world import seats_of_world, worlds_of
 from sojourn.sources.earlier import Earlier
@@ -16,7 +16,7 @@ from sojourn.sources.imported import Imported
 from sojourn.sources.replay import Replay
 from sojourn.sources.slots import Slots
 from sojourn.train.loop import chosen, taken_by
-from sojourn.train.recipe import Recipe
+from sojourn.train.recipe import Recipe, Stage
 from sojourn.types import Group, Score
 
 WHOLE = (
@@ -41,6 +41,8 @@ def check_sub_agents(recipe: Recipe) -> None:
                 "sub-agent would be compared: rename it"
             )
     for stage in recipe.stages:
+        for own in stage.of_models().values() if stage.learners else ():
+            _check_estimator(own)
         for part in parts_of(stage.groups):
             forks = isinstance(part, Branches) and part.forks
             if forks or not isinstance(part, WHOLE):
@@ -50,6 +52,20 @@ def check_sub_agents(recipe: Recipe) -> None:
                     "turns of their own that this would lose: take groups from slots without branching, from experts "
                     "or recorded ones, or choose an agent that calls no others"
                 )
+
+
+def _check_estimator(stage: Stage) -> None:
+    """Refuses an estimator that reads the trajectories of other models inside of another one, which has its model's
+    alone."""
+    for part in parts_of(stage.groups):
+        inner = with_bases(applied([stage.estimator], origin_of(part)))
+        names = [type(one).__name__ for one in inner if reads_all_models(one)]
+        if names and not reads_all_models(stage.estimator):
+            raise ConfigError(
+                f"stage '{stage.name}': {names[0]} reads the trajectories of all models, but inside of "
+                f"{type(stage.estimator).__name__} it has those of one: name it as the estimator itself, or set its "
+                "main_coef = 0"
+            )
 
 
 def measured(
