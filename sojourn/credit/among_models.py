@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sojourn.abilities import reads_all_models
 from sojourn.protocols import Estimator
 from sojourn.rewards.reward_cache import ScoredGroup
 from sojourn.types import Credit, Group, Score, Streams
 
-
 Scores = Sequence[Sequence[Score]]
 
 
-def credit_of(
-    model: str,
-    estimator: Estimator,
-    own: tuple[Sequence[Group], Scores, Streams],
-    step: tuple[Sequence[Group], Scores],
-) -> list[list[Credit]]:
-    """Returns the credit of a model's trajectories: `own` has their groups, with scores and streams, and `step` the
-    groups that a step took, whole. Where the estimator reads the trajectories of all models, it is given those of the
-    same episodes."""
+def of_model(
+    model: str, estimator: Estimator, groups: Sequence[Group], scores: Scores
+) -> Callable[[Sequence[Group], Scores, Streams], list[list[Credit]]]:
+    """Returns what computes the credit of a model's trajectories in a step that took these groups: the estimator or,
+    where that reads the trajectories of all models, what gives it those of the same episodes."""
     if not reads_all_models(estimator):
-        return estimator(*own)
-    whole = [_whole(group, *step) for group in own[0]]
-    credit = estimator([one.group for one in whole], [one.scores for one in whole], {})
-    return [
-        [mine for mine, one in zip(credits, scored.group.trajectories, strict=True) if one.model == model]
-        for credits, scored in zip(credit, whole, strict=True)
-    ]
+        return estimator
+
+    def credit_of(own: Sequence[Group], own_scores: Scores, streams: Streams) -> list[list[Credit]]:
+        whole = [_whole(group, groups, scores) for group in own]
+        credit = estimator([one.group for one in whole], [one.scores for one in whole], {})
+        return [
+            [mine for mine, one in zip(credits, scored.group.trajectories, strict=True) if one.model == model]
+            for credits, scored in zip(credit, whole, strict=True)
+        ]
+
+    return credit_of
 
 
 def _whole(kept: Group, groups: Sequence[Group], scores: Scores) -> ScoredGroup:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from sojourn.abilities import Learns, frozen, reads_critic
 from sojourn.batch import Aggregate, choose, to_batch
-from sojourn.credit.among_models import credit_of
+from sojourn.credit.among_models import of_model
 from sojourn.filters import apply_filters
 from sojourn.protocols import Estimator, Filter, Loss, Renderer, Source, Stream, Trainer
 from sojourn.rewards.reward_cache import ALL_SLOTS, RewardCache, ScoredGroup
@@ -56,7 +56,7 @@ class Learner:
         """Filters the groups, reads streams, computes credit, makes a batch, and updates the model."""
         kept, kept_scores = apply_filters(self.filters, *taken_by(self.model, groups, scores))
         streams, learned = await self.read_streams(kept, kept_scores)
-        credit = credit_of(self.model, self.estimator, (kept, kept_scores, streams), (groups, scores))
+        credit = of_model(self.model, self.estimator, groups, scores)(kept, kept_scores, streams)
         batch = to_batch(kept, credit, streams, aggregate=self.aggregate, losses=self.losses)
         passes: list[Mapping[str, float]] = []
         for minibatch in batch.minibatches(self.minibatches, constant=self.aggregate.by == "constant"):
