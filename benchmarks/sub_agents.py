@@ -10,8 +10,8 @@ for both). The main agent has no instruction to delegate: it learns whether to.
 
 All sample as many tokens: a variant trains until its own and its sub-agents' tokens reach `--tokens`, calls and
 results included, so that one with calls plays fewer episodes. What is measured is the mean reward of the tasks of the
-test split at the end, 1 where all dials are turned rightly; chance is 1/4. In `sub_agents` that of the whole episode
-counts, which is the sum of the rewards of all its trajectories. Learning rates are equal, and not tuned to any variant.
+test split at the end, 1 where all dials are turned rightly; chance is 1/4. In `sub_agents` the main agent gets what its
+calls earn (`rewards = "both"`), so that its reward is that of the whole episode. Learning rates are equal, and not tuned to any variant.
 
 Trainings go on where they were killed; what is finished stays in `--folder`.
 """
@@ -56,7 +56,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "one": {"agent": CHOOSES, "estimator": {"name": "grpo"}},
     "window": {"agent": {**CHOOSES, "history": "window", "turns": 2}, "estimator": {"name": "grpo"}},
     "sub_agents": {
-        "agent": {"name": "delegating", "base": CHOOSES, "sub_agents": {"worker": WORKER}},
+        "agent": {"name": "delegating", "rewards": "both", "base": CHOOSES, "sub_agents": {"worker": WORKER}},
         "estimator": {"name": "mgrpo"},
         "aggregate": {"by": "seat"},
     },
@@ -98,11 +98,11 @@ def trained(job: Job, folder: Path) -> Path:
 
 
 def measured(job: Job, folder: Path) -> dict[str, Any]:
-    """Returns the mean reward of the last evaluation's episodes, all their trajectories together, and what it took."""
+    """Returns the mean reward of the last evaluation's episodes, of the agent in the seat, and what it took."""
     run = trained(job, folder)
     with EpisodeStore(run) as store:
         episodes = [episode for group in store.groups("evaluation-rl") for episode in group.episodes]
-    totals = [sum(one.reward for one in episode.trajectories) for episode in episodes]
+    totals = [episode.trajectories[0].reward for episode in episodes]
     lines = [line.values for line in metrics.read(run / "metrics.jsonl")]
     found = {
         "reward": round(float(np.mean(totals)), 4),

@@ -27,13 +27,14 @@ class Delegating:
 
     Every call is a trajectory of its own in the episode, whose `agent` is the sub-agent's name. `limits.turns` counts
     the turns of all. Several calls in one message are carried out one after another. `rewards` says who gets the
-    world's rewards for what a sub-agent does: "actor", that call of it, or "main", the main agent, as for its call. The
+    world's rewards for what a sub-agent does: "actor", that call of it; "main", the main agent, as for its call; or
+    "both" of them. With "actor", a main agent gets nothing for what it has others do, and may learn to call nobody. The
     success of the episode is that of all its trajectories. A sub-agent calls no others.
     """
 
     sub_agents: Mapping[str, SubAgent]
     base: Annotated[Agent, Kind("agent")] = field(default_factory=Plain)
-    rewards: Literal["actor", "main"] = "actor"
+    rewards: Literal["actor", "main", "both"] = "actor"
 
     def __post_init__(self) -> None:
         require_base(self.base)
@@ -101,11 +102,13 @@ class DelegatingSeat:
 
     def add_reward(self, reward: float, info: Mapping[str, float]) -> None:
         """Adds to the turn that was taken last. Its success is the main agent's as well."""
-        actor = self.actor or self.main
-        if actor is not self.main:
-            of_main = {name: value for name, value in info.items() if name == "success"}
-            self.main.add_reward(reward if self.config.rewards == "main" else 0.0, of_main)
-        actor.add_reward(0.0 if actor is not self.main and self.config.rewards == "main" else reward, info)
+        actor, shared = self.actor or self.main, self.config.rewards
+        if actor is self.main:
+            self.main.add_reward(reward, info)
+            return
+        of_main = {name: value for name, value in info.items() if name == "success"}
+        self.main.add_reward(0.0 if shared == "actor" else reward, of_main)
+        actor.add_reward(0.0 if shared == "main" else reward, info)
 
     def refuse(self, error: ActionError, observation: Observation) -> Observation:
         self.acted, called = False, self.active

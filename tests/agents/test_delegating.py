@@ -87,6 +87,8 @@ async def test_rewards_go_to_who_acted_and_the_success_is_of_all():
     trajectories, _ = await played(agent_of(BOTH, rewards="main"), *SCRIPT)
     assert [one.reward for one in trajectories] == [3.5, 0.0, 0.0, 0.0]
     assert [turn.reward for turn in trajectories[0].turns] == [0.5, 0.0, 0.5, 1.5, 1.0]
+    trajectories, _ = await played(agent_of(BOTH, rewards="both"), *SCRIPT)
+    assert [one.reward for one in trajectories] == [3.5, 0.0, 0.5, 1.5]
 
 
 async def test_an_episode_may_end_in_the_hands_of_a_sub_agent():
