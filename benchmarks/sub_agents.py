@@ -11,7 +11,8 @@ for both). The main agent has no instruction to delegate: it learns whether to.
 All sample as many tokens: a variant trains until its own and its sub-agents' tokens reach `--tokens`, calls and
 results included, so that one with calls plays fewer episodes. What is measured is the mean reward of the tasks of the
 test split at the end, 1 where all dials are turned rightly; chance is 1/4. In `sub_agents` the main agent gets what its
-calls earn (`rewards = "both"`), so that its reward is that of the whole episode. Learning rates are equal, and not tuned to any variant.
+calls earn (`rewards = "both"`), so that its reward is that of the whole episode. Learning rates are equal, and not
+tuned to any variant.
 
 Trainings go on where they were killed; what is finished stays in `--folder`.
 """

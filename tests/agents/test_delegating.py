@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 from delegated import GO, Errand, Says, agent_of, call, episode_of, played, report
 from made import chatml as renderer
 
 from sojourn.agents.delegating import Delegating
-from sojourn.agents.plain import Plain
+from sojourn.agents.plain import Plain, PlainSeat
 from sojourn.agents.sub_agent import SubAgent
 from sojourn.batch import Aggregate, to_batch
 from sojourn.config.registry import build
-from sojourn.errors import ConfigError
-from sojourn.types import Credit, Ending, Group, Message, Role, Trajectory
+from sojourn.errors import ConfigError, NoActionError
+from sojourn.protocols import AgentContext
+from sojourn.rollout.limits import Limits
+from sojourn.rollout.play import play
+from sojourn.timeline import Timeline
+from sojourn.types import Credit, Ending, Group, Message, Observation, Role, SamplingParams, Trajectory
 
 THINKER = SubAgent(instruction="THINK")
 WALKER = SubAgent(instruction="WALK", world="acts", turns=3)
@@ -264,3 +268,28 @@ def test_agents_that_would_lose_the_calls_refuse_it_as_their_base(name):
 def test_the_models_of_its_sub_agents_are_known():
     agent = Delegating(sub_agents={"a": THINKER, "b": replace(THINKER, model="small")})
     assert dict(agent.sub_agent_models) == {"a": "", "b": "small"}
+
+
+@dataclass
+class Ponders(PlainSeat):
+    """Says something that is refused, then takes a turn for itself, then acts; it notes what it is given."""
+
+    given: list[str] = field(default_factory=list)
+
+    async def act(self, observation: Observation, state: str | None = None) -> Message:
+        self.given.append(observation.messages[-1].text)
+        message = await super().act(observation, state)
+        if message.text == "hm":
+            raise NoActionError("it thinks")
+        return message
+
+
+async def test_after_a_turn_that_is_no_action_a_seat_is_given_what_the_world_shows():
+    sampler = Says(["jump", "hm", "end"])
+    context = AgentContext(
+        name="agent", renderer=renderer(), sampler=sampler, params=SamplingParams(max_tokens=64), max_context=4096
+    )
+    seat = Ponders(Plain(), context)
+    [played_once] = await play(Errand(), {"agent": seat}, Limits(turns=3), Timeline())
+    assert seat.given == ["place 0", "nobody can jump", "place 0"]
+    assert played_once.ending is Ending.DONE
