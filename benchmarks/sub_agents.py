@@ -48,7 +48,7 @@ WORKER = {
     "instruction": "Open this lock.",
     "description": "Opens the next lock.",
     "world": "acts",
-    "turns": 4,
+    "turns": 3,
     "tasks": ["open it"],
     "results": ["open"],
     "base": CHOOSES,
