@@ -18,6 +18,7 @@ from enum import Enum
 from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple, Union
 
+from sojourn.agents.sub_agent import SubAgent
 from sojourn.backends.ray.backend import EnvWorkers, TrainerRanks
 from sojourn.backends.ray.sampler_engines import Samplers
 from sojourn.batch.weigh import Aggregate
@@ -63,7 +64,7 @@ STAGES: Mapping[str, type] = {
     "repeats": Repeat,
 }
 PARTS: Mapping[str, Mapping[str, type]] = {  # tables of components, by their kind
-    "agent": {"critique": Critique},
+    "agent": {"critique": Critique, "sub_agents": SubAgent},
     "reward": {"criteria": Criterion},
     "backend": {"samplers": Samplers, "trainer": TrainerRanks, "envs": EnvWorkers},
 }

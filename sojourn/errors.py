@@ -89,6 +89,11 @@ class ActionError(SojournError):
         return Exception.__str__(self)  # what the agent reads is the same on every machine
 
 
+class NoActionError(SojournError):
+    """The agent took a turn that is no action of the world, such as a call of another agent. The world has not changed,
+    and shows nothing new; the turn counts in the budgets of the episode."""
+
+
 class BudgetError(SojournError):
     """The agent ran out of tokens: the context cannot take another turn."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from sojourn.abilities import blobs_of
+from sojourn.abilities import all_trajectories, blobs_of
 from sojourn.errors import InfrastructureError, failure_and_place, recorded, recorded_traceback
 from sojourn.protocols import Env, Seat
 from sojourn.types import Ending, Episode, Task, Trajectory
@@ -26,7 +26,7 @@ class Attempt:
         """Keeps the turns before a failure with their images, for people to look at; what cannot give them gives
         none."""
         with suppress(Exception):
-            self.trajectories = tuple(seat.finish(Ending.FAILED) for seat in seats.values())
+            self.trajectories = all_trajectories(seats.values(), Ending.FAILED)
             if blobs := blobs_of(env):
                 keep_blobs(blobs)
 

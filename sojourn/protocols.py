@@ -8,7 +8,7 @@ the work (`Slots.bind` returns `LiveSlots`). What changes during a run is `State
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -114,7 +114,8 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class AgentContext:
-    """Holds what an agent is given for one seat: its name, the model's format, the engine, and how to sample."""
+    """Holds what an agent is given for one seat: its name, the model's format, the engine, how to sample, whether the
+    seat is trained, and the models that learn in the run."""
 
     name: str
     renderer: Renderer
@@ -122,6 +123,7 @@ class AgentContext:
     params: SamplingParams
     max_context: int
     trainable: bool = True
+    trained: Collection[str] = (SamplingParams.model,)
 
 
 class Agent(Protocol):
@@ -134,10 +136,10 @@ class Seat(Protocol):
     """One participant of one episode, who turns observations into actions and keeps the turns.
 
     `act` returns the next action; `state` is the world's state key, to be recorded. It raises `BudgetError` where the
-    context can take no further turn and `ActionError` where what was sampled cannot be read. `add_reward` adds to the
-    last turn, to the first where there is none yet, or to the trajectory of a seat that never acts. `refuse` returns
-    what the seat is shown after its action was refused. `ends_when_malformed` says whether a malformed action ends the
-    episode.
+    context can take no further turn, `ActionError` where what was sampled cannot be read, and `NoActionError` where the
+    turn is no action of the world. `add_reward` adds to the last turn, to the first where there is none yet, or to the
+    trajectory of a seat that never acts. `refuse` returns what the seat is shown after its action was refused.
+    `ends_when_malformed` says whether a malformed action ends the episode.
     """
 
     @property

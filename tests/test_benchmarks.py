@@ -18,9 +18,11 @@ import learning
 import miniwob_all
 import prompted
 import selfplay
+import sub_agents
 from bakeoff import WARMUP, Job
 from credit import BASE, CREDIT, METHODS, SEEDS
 
+from sojourn.abilities import sub_agent_models
 from sojourn.envs.toy import Toy
 from sojourn.train.recipe import Recipe
 from sojourn.train.resolve import resolve
@@ -292,3 +294,11 @@ def test_self_play_has_a_bonus_that_stays_and_no_momentum(game, variant):
     assert stage.steps == selfplay.GAMES[game].steps
     assert stage.optim.betas[0] == 0
     assert recipe.seated == (frozenset() if variant == "present" else {"past"})
+
+
+@pytest.mark.parametrize("variant", sub_agents.VARIANTS)
+def test_one_context_and_sub_agents_are_trained_alike_but_for_the_agent(variant):
+    recipe = resolve(sub_agents.Job(variant, 2, 9000).tables()).recipe
+    [stage] = recipe.stages
+    assert (recipe.seed, stage.early_stop.tokens, stage.optim.lr) == (2, 9000, 1e-4)
+    assert bool(sub_agent_models(recipe.agent)) == (variant == "sub_agents")

@@ -102,6 +102,15 @@ from sojourn.abilities.sources import (
     origin_of,
     parts_of,
 )
+from sojourn.abilities.sub_agents import (
+    MOVE,
+    CallsAgents,
+    HasSubAgents,
+    ReadsAllModels,
+    all_trajectories,
+    reads_all_models,
+    sub_agent_models,
+)
 from sojourn.abilities.worlds import (
     PLAY_ABILITIES,
     Bounds,
@@ -134,6 +143,7 @@ from sojourn.abilities.worlds import (
 
 __all__ = [
     "ANSWER_S",
+    "MOVE",
     "PLAY_ABILITIES",
     "VALID_FOR",
     "AddsContext",
@@ -146,6 +156,7 @@ __all__ = [
     "Bounds",
     "BoundsTurns",
     "Branches",
+    "CallsAgents",
     "Checks",
     "ChecksWeights",
     "Chooses",
@@ -186,6 +197,7 @@ __all__ = [
     "HasSeats",
     "HasSlowdowns",
     "HasStateKey",
+    "HasSubAgents",
     "HasValidFor",
     "HasWorlds",
     "Identifies",
@@ -211,6 +223,7 @@ __all__ = [
     "PlacesWorlds",
     "PlaysElsewhere",
     "ProvidesTargets",
+    "ReadsAllModels",
     "ReadsCritic",
     "ReadsTaskData",
     "Relabels",
@@ -223,6 +236,7 @@ __all__ = [
     "SplitsByOrigin",
     "Unverified",
     "ValueModel",
+    "all_trajectories",
     "applied",
     "asked_for_text",
     "asked_models",
@@ -243,8 +257,10 @@ __all__ = [
     "play_abilities",
     "provided",
     "queue_of",
+    "reads_all_models",
     "reads_critic",
     "since_now",
+    "sub_agent_models",
     "task_data",
     "valid_for",
 ]

@@ -9,7 +9,7 @@ from zlib import crc32
 import numpy as np
 
 from sojourn.agents.plain import Plain
-from sojourn.agents.told import ToldSeat, require_no_search
+from sojourn.agents.told import ToldSeat, require_base
 from sojourn.config.fields import Kind, Range
 from sojourn.protocols import Agent, AgentContext
 from sojourn.types import Message, Observation
@@ -38,7 +38,7 @@ class BalanceConditioned:
     base: Annotated[Agent, Kind("agent")] = field(default_factory=Plain)
 
     def __post_init__(self) -> None:
-        require_no_search(self.base)
+        require_base(self.base)
         if isinstance(self.base, BalanceConditioned):
             raise ValueError("base is balance_conditioned, too: name the agent that is to act, such as plain")
         if not self.balances:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from sojourn.agents.plain import Plain
-from sojourn.agents.told import ToldSeat, require_no_search
+from sojourn.agents.told import ToldSeat, require_base
 from sojourn.config.fields import NONBLANK, Kind
 from sojourn.protocols import Agent, AgentContext
 
@@ -23,7 +23,7 @@ class Instructed:
     base: Annotated[Agent, Kind("agent")] = field(default_factory=Plain)
 
     def __post_init__(self) -> None:
-        require_no_search(self.base)
+        require_base(self.base)
 
     def seat(self, context: AgentContext) -> ToldSeat:
         return ToldSeat(agent="instructed", acting=self.base, base=self.base.seat(context), text=self.text)

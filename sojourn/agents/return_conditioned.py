@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from sojourn.agents.plain import Plain
-from sojourn.agents.told import ToldSeat, ended, require_no_search
+from sojourn.agents.told import ToldSeat, ended, require_base
 from sojourn.config.fields import Kind, Range
 from sojourn.protocols import Agent, AgentContext
 from sojourn.types import Observation, Role
@@ -33,7 +33,7 @@ class ReturnConditioned:
     base: Annotated[Agent, Kind("agent")] = field(default_factory=Plain)
 
     def __post_init__(self) -> None:
-        require_no_search(self.base)
+        require_base(self.base)
         if isinstance(self.base, ReturnConditioned):
             raise ValueError("base is return_conditioned, too: name the agent that is to act, such as plain")
 

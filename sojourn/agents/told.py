@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sojourn.abilities import ForkableSeat, LooksAhead
+from sojourn.abilities import ForkableSeat, HasSubAgents, LooksAhead
 from sojourn.errors import ActionError, ConfigError
 from sojourn.protocols import Agent, AgentContext, Seat
 from sojourn.types import Ending, Message, Observation, Role, Trajectory
@@ -67,10 +67,16 @@ def ended(messages: tuple[Message, ...], role: Role, text: str) -> tuple[Message
     return (*messages[:-1], replace(last, text=f"{last.text} {text}" if last.text else text))
 
 
-def require_no_search(base: Agent) -> None:
-    """Raises `ValueError` for an agent that searches, as only the one that the run has is given copies of its play."""
+def require_base(base: Agent) -> None:
+    """Raises `ValueError` for an agent that acts for no other one: one that searches, as only the one that the run has
+    is given copies of its play, and one that calls others, whose trajectories would be lost."""
     if isinstance(base, LooksAhead):
         raise ValueError(
             f"base = {type(base).__name__} searches, which only the run's own agent can: name that one first, with "
             "this agent as its base"
+        )
+    if isinstance(base, HasSubAgents):
+        raise ValueError(
+            f"base = {type(base).__name__} calls other agents, which only the run's own agent can: name that one "
+            "first, with this agent as its base or that of its sub-agents"
         )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sojourn.abilities import sub_agent_models
 from sojourn.errors import ConfigError
 from sojourn.files import read_text
 from sojourn.protocols import AgentContext, EnvFamily
@@ -87,6 +88,11 @@ class CheckpointOperator:
 
     async def open(self, family: EnvFamily, limits: Limits) -> None:
         recipe = recipes.load(self.run).recipe
+        if sub_agent_models(recipe.agent):
+            raise ConfigError(
+                f"--operator {self.run}: its agent {type(recipe.agent).__name__} calls other agents, of which a match "
+                "would record nothing: evaluate the run instead (sojourn eval), or name another operator"
+            )
         self.model = await self._open.enter_async_context(load_model(recipe, find_weights(self.run, self.weights_name)))
 
     def seat(self, context: AgentContext, env: Any) -> Any:

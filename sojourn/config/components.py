@@ -22,6 +22,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
     "agent": {
         "plain": "sojourn.agents.plain:Plain",
         "instructed": "sojourn.agents.instructed:Instructed",
+        "delegating": "sojourn.agents.delegating:Delegating",
         "return_conditioned": "sojourn.agents.return_conditioned:ReturnConditioned",
         "balance_conditioned": "sojourn.agents.balance_conditioned:BalanceConditioned",
         "best_of_n": "sojourn.searchers.best_of_n:BestOfN",

@@ -8,7 +8,7 @@ if the world has keys for it, refusals, rewards, success, and how the episode en
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -35,7 +35,7 @@ from sojourn.replay.compare import (
 )
 from sojourn.rollout.limits import Limits, call_env
 from sojourn.rollout.play import play
-from sojourn.rollout.world import open_world
+from sojourn.rollout.world import open_world, seats_of
 from sojourn.timeline import Timeline
 from sojourn.types import Ending, Episode, Message, Observation, Role, Stop, Trajectory, Turn
 
@@ -91,13 +91,13 @@ def _seat_of_run(run: RunFolder) -> SeatOf:
     the record of a match."""
     table = run.config.get("agent")
     if not isinstance(table, Mapping) or table.get("name") == "plain":
-        return lambda trajectory, ends: RecordedSeat(trajectory, ends)
+        return _recorded_seat
     try:
         agent = build("agent", table, "agent").value
         params = construct(Sampling, run.config.get("sampling", {}), "sampling").value.params()
     except ConfigError as error:
         raise ConfigError(f"the agent of {run.path} cannot be built here: {error}") from error
-    return lambda trajectory, ends: AgentSeat.of(agent, trajectory, params)
+    return lambda trajectory, ends, called: AgentSeat.of(agent, trajectory, params, called)
 
 
 def _limits(run: RunFolder) -> Limits:
@@ -157,7 +157,13 @@ async def _play_again(
 ) -> None:
     """Replays one play; raises `DiffersError` at the first difference."""
     recorded = sum(len(trajectory.turns) for trajectory in trajectories)
-    seats = {t.agent: seat_of(t, episode.trajectories[0].ending == Ending.MALFORMED) for t in trajectories}
+    names = seats_of(family, episode.task)
+    seated = [one for one in trajectories if one.agent in names] or trajectories
+    called = [] if seated is trajectories else [one for one in trajectories if one.agent not in names]
+    if called and len(seated) != 1:
+        raise NotReplayableError("its seats called other agents, and it was not recorded which seat called which")
+    ends = episode.trajectories[0].ending == Ending.MALFORMED
+    seats = {one.agent: seat_of(one, ends, called) for one in seated}
     timeline = Timeline()
     env = family.make(episode.task)
     try:
@@ -267,4 +273,10 @@ class RecordedSeat:
             raise DiffersError(f"{self._where}: {difference('the refusal', was, f'{self.refusal}{cut}')}")
 
 
-SeatOf = Callable[[Trajectory, bool], RecordedSeat | AgentSeat]
+def _recorded_seat(trajectory: Trajectory, ends: bool, called: Sequence[Trajectory]) -> RecordedSeat:
+    if called:
+        raise NotReplayableError(f"{trajectory.agent} called other agents, which the agent of this run does not")
+    return RecordedSeat(trajectory, ends)
+
+
+SeatOf = Callable[[Trajectory, bool, Sequence[Trajectory]], RecordedSeat | AgentSeat]

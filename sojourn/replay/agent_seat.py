@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sojourn.abilities import MOVE, all_trajectories
 from sojourn.errors import ActionError, BudgetError
 from sojourn.protocols import Agent, AgentContext, Seat
 from sojourn.replay.compare import DiffersError, NotReplayableError, compare_rewards, compare_shown, compare_state
@@ -25,6 +26,7 @@ from sojourn.types import (
     SamplingParams,
     Tool,
     Trajectory,
+    Turn,
 )
 
 ROOM = 1 << 30  # tokens of a context that is never full: where it was full, the record ends
@@ -37,22 +39,28 @@ class RecordEndsError(BudgetError):
 
 @dataclass
 class RecordedModel:
-    """The model of a seat, and its format: it says the recorded samples in their order, and reads each as the message
-    that is recorded with it. Prompts have one token, as nothing is sampled from them."""
+    """The model of a seat, and of the agents that it `called`, and its format: it says the recorded samples in their
+    order, and reads each as the message that is recorded with it. Prompts have one token, as nothing is sampled from
+    them."""
 
     trajectory: Trajectory
+    called: Sequence[Trajectory] = ()
     at: int = 0
     stops: tuple[int, ...] = ()
+    turns: list[Turn] = field(init=False)
     messages: dict[tuple[int, ...], Message | None] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.messages = {tuple(turn.sample.tokens.tolist()): turn.message for turn in self.trajectory.turns}
+        self.turns = [turn for one in (self.trajectory, *self.called) for turn in one.turns]
+        if self.called:
+            self.turns.sort(key=lambda turn: turn.info.get(MOVE, 0.0))
+        self.messages = {tuple(turn.sample.tokens.tolist()): turn.message for turn in self.turns}
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
-        if self.at == len(self.trajectory.turns):
+        if self.at == len(self.turns):
             raise RecordEndsError(f"the record of {self.trajectory.agent} has {self.at} samples")
         self.at += 1
-        return self.trajectory.turns[self.at - 1].sample
+        return self.turns[self.at - 1].sample
 
     async def score(self, prompt: Prompt) -> FloatArray:
         return np.zeros(len(prompt.tokens) - 1, dtype=np.float32)
@@ -65,8 +73,7 @@ class RecordedModel:
 
     def extend(self, last: Sample, messages: Sequence[Message]) -> Prompt | None:
         """Returns None where the record has a new context, as the model's format asked for one there."""
-        turns = self.trajectory.turns
-        return None if self.at < len(turns) and turns[self.at].parent < 0 else TOKEN
+        return None if self.at < len(self.turns) and self.turns[self.at].parent < 0 else TOKEN
 
     def parse(self, tokens: Sequence[int]) -> Message:
         if tuple(tokens) not in self.messages:
@@ -82,15 +89,19 @@ class RecordedModel:
 
 @dataclass
 class AgentSeat:
-    """A seat of the agent that played. What it kept is compared with the record when the play is over."""
+    """A seat of the agent that played. What it kept is compared with the record when the play is over, as is that of
+    the agents that it called (`calls`)."""
 
     trajectory: Trajectory
     seat: Seat
-    played: Trajectory | None = None
+    calls: Sequence[Trajectory] = ()
+    played: tuple[Trajectory, ...] = ()
 
     @classmethod
-    def of(cls, agent: Agent, trajectory: Trajectory, params: SamplingParams) -> AgentSeat:
-        model = RecordedModel(trajectory)
+    def of(
+        cls, agent: Agent, trajectory: Trajectory, params: SamplingParams, called: Sequence[Trajectory] = ()
+    ) -> AgentSeat:
+        model = RecordedModel(trajectory, called)
         context = AgentContext(
             name=trajectory.agent,
             renderer=model,
@@ -99,7 +110,7 @@ class AgentSeat:
             max_context=ROOM,
             trainable=trajectory.trainable,
         )
-        return cls(trajectory, agent.seat(context))
+        return cls(trajectory, agent.seat(context), called)
 
     @property
     def ends_when_malformed(self) -> bool:
@@ -115,21 +126,34 @@ class AgentSeat:
         return self.seat.refuse(error, observation)
 
     def finish(self, ending: Ending) -> Trajectory:
-        self.played = self.seat.finish(ending)
-        return self.played
+        self.played = all_trajectories([self.seat], ending)
+        return self.played[0]
+
+    def called(self, ending: Ending) -> tuple[Trajectory, ...]:
+        return self.played[1:]
 
     def compare_end(self) -> None:
-        """Compares all turns. What follows an action that could not be read says why, in words of the model's format,
-        and nothing that is new of the world: it is not compared."""
-        assert self.played is not None, "the play is over"
-        was, now = self.trajectory.turns, self.played.turns
-        unread = False
-        for number, (old, new) in enumerate(zip(was, now, strict=False), 1):
-            where = f"turn {number} of {self.trajectory.agent}"
-            if not unread:
-                compare_shown(where, old.observed, new.observed)
-            compare_state(where, old.state, new.state)
-            compare_rewards(where, old, new)
-            unread = old.message is None
-        if len(now) < len(was):
-            raise DiffersError(f"{self.trajectory.agent} acts in {len(now)} turns, but it did in {len(was)}")
+        """Compares all turns."""
+        assert self.played, "the play is over"
+        if len(self.played) < 1 + len(self.calls):
+            raise DiffersError(
+                f"{self.trajectory.agent} called {len(self.calls)} agents, but {len(self.played) - 1} act"
+            )
+        for was, now in zip((self.trajectory, *self.calls), self.played, strict=False):
+            _compare(was, now)
+
+
+def _compare(recorded: Trajectory, played: Trajectory) -> None:
+    """Compares the turns of two trajectories. What follows an action that could not be read says why, in words of the
+    model's format, and nothing that is new of the world: it is not compared."""
+    was, now = recorded.turns, played.turns
+    unread = False
+    for number, (old, new) in enumerate(zip(was, now, strict=False), 1):
+        where = f"turn {number} of {recorded.agent}"
+        if not unread:
+            compare_shown(where, old.observed, new.observed)
+        compare_state(where, old.state, new.state)
+        compare_rewards(where, old, new)
+        unread = old.message is None
+    if len(now) < len(was):
+        raise DiffersError(f"{recorded.agent} acts in {len(now)} turns, but it did in {len(was)}")

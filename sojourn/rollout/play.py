@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sojourn.abilities import HasStateKey
+from sojourn.abilities import MOVE, CallsAgents, HasStateKey, all_trajectories
 from sojourn.blame import Action, Blame, EnvCall
-from sojourn.errors import ActionError, BudgetError, ConfigError, WorldError
+from sojourn.errors import ActionError, BudgetError, ConfigError, NoActionError, WorldError
 from sojourn.event_loop import cancelled
 from sojourn.protocols import AgentContext, Env, Seat
 from sojourn.rollout.limits import Limits, call_env
@@ -18,7 +18,7 @@ from sojourn.timeline import Timeline
 from sojourn.types import Ending, Message, Observation, Step, Trajectory
 from sojourn.world_answers import checked_observation, checked_step
 
-MOVE, LOST = "move", "lost"  # in the info of a turn: its number in the episode; 1 if its action broke the world
+LOST = "lost"  # in the info of a turn: 1 if its action broke the world
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,10 @@ async def play(
     blame: Blame | None = None,
     course: Course | None = None,
 ) -> tuple[Trajectory, ...]:
-    """Plays until the environment is done or a budget is spent, and returns a trajectory for each seat.
+    """Plays until the environment is done or a budget is spent, and returns the trajectories: one for each seat, and
+    those of the agents that seats called.
 
-    The caller closes the environment; `world` is its name in messages. Where several seats play, the info `move` of a
+    The caller closes the environment; `world` is its name in messages. Where several agents act, the info `move` of a
     turn is its number in the episode. With `blame`, an episode that an action broke ends with the worst reward.
     """
     started, world = time.monotonic(), world or type(env).__name__
@@ -74,9 +75,10 @@ async def play(
     observation, seen = moment.observation, moment.seen
     actions = _Actions(env, limits, timeline, blame, list(moment.performed))
     keyed = env if isinstance(env, HasStateKey) else None
+    numbered = len(seats) > 1 or any(isinstance(seat, CallsAgents) for seat in seats.values())
     ending = Ending.TURNS
     for number in range(moment.turns, limits.turns):
-        move = {MOVE: float(number)} if len(seats) > 1 else {}
+        move = {MOVE: float(number)} if numbered else {}
         if limits.seconds and time.monotonic() - started > limits.seconds:
             ending = Ending.TIME
             break
@@ -89,6 +91,10 @@ async def play(
         except BudgetError:
             ending = Ending.TOKENS
             break
+        except NoActionError:
+            seat.add_reward(0.0, move)
+            seen = observation
+            continue
         except ActionError as error:
             seat.add_reward(0.0, {"malformed": 1.0, **move})
             if seat.ends_when_malformed:
@@ -105,7 +111,7 @@ async def play(
     actions.end()
     if course is not None:
         await course.ended()
-    return tuple(seat.finish(ending) for seat in seats.values())
+    return all_trajectories(seats.values(), ending)
 
 
 @dataclass

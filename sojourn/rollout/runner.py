@@ -188,7 +188,7 @@ class Runner:
         seeded = params if name == "agent" else replace(params, seed=seed_of(params.seed, name))
         return AgentContext(
             name=name, renderer=self.renderer, sampler=sampler, params=replace(seeded, model=model),
-            max_context=self.max_context, trainable=model in self.trained,
+            max_context=self.max_context, trainable=model in self.trained, trained=self.trained,
         )  # fmt: skip
 
     def count(self, episode: Episode, *, again: bool = False) -> None:

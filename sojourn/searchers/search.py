@@ -11,6 +11,7 @@ from typing import Annotated, NamedTuple, cast
 
 from sojourn.abilities import DrawsAll, Forkable, ForkableSeat, max_turns
 from sojourn.agents.plain import Plain
+from sojourn.agents.told import require_base
 from sojourn.blame import EnvCall
 from sojourn.config.fields import Kind, Range
 from sojourn.envs.replay_fork import make_forkable
@@ -52,6 +53,7 @@ class Search:
     def __post_init__(self) -> None:
         if isinstance(self.base, Search):
             raise ValueError("base searches, too: name the agent that is to act, such as plain")
+        require_base(self.base)
 
     @property
     def unsampled(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,10 +44,11 @@ class SeatRecord:
     score: Score | None = None
     credit: Credit | None = None
     streams: Mapping[str, Sequence[FloatArray]] = field(default_factory=dict)  # by name, one array per turn
+    call: int = 0  # which trajectory of its agent it is, from 1, where the episode has several; else 0
 
     @property
     def name(self) -> str:
-        return one_line(self.trajectory.agent, 40)
+        return one_line(self.trajectory.agent, 40) + (f" {self.call}" if self.call else "")
 
 
 class TurnRecord(NamedTuple):
@@ -78,7 +80,10 @@ def seats(record: Record) -> list[SeatRecord]:
     """Returns all trajectories. The trainable ones of an episode that did not fail have scores and credits."""
     result: list[SeatRecord] = []
     judged = 0
+    counts = Counter(trajectory.agent for trajectory in record.episode.trajectories)
+    calls: Counter[str] = Counter()
     for trajectory in record.episode.trajectories:
+        calls[trajectory.agent] += 1
         is_judged = trajectory.trainable and record.episode.error is None
         score = record.scores[judged] if is_judged and judged < len(record.scores) else None
         credit = record.credits[judged] if is_judged and judged < len(record.credits) else None
@@ -86,7 +91,8 @@ def seats(record: Record) -> list[SeatRecord]:
             name: arrays[judged] for name, arrays in record.streams.items() if is_judged and judged < len(arrays)
         }
         judged += is_judged
-        result.append(SeatRecord(trajectory, score, credit, streams))
+        call = calls[trajectory.agent] if counts[trajectory.agent] > 1 else 0
+        result.append(SeatRecord(trajectory, score, credit, streams, call))
     return result
 
 

@@ -14,7 +14,7 @@ from sojourn.errors import RecordError
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.vocabulary import Vocabulary
 from sojourn.terminal.clean import clean, escaped, one_line
-from sojourn.terminal.episode import EpisodeContext, TurnRecord, turn_facts, turn_heading, turns_in_order
+from sojourn.terminal.episode import EpisodeContext, TurnRecord, seats, turn_facts, turn_heading, turns_in_order
 from sojourn.terminal.indented import Indented
 from sojourn.terminal.numbers import number, signed
 
@@ -42,7 +42,7 @@ def tokens(record: Record, context: EpisodeContext, coloured: bool) -> Group:
 
 def prompt(record: Record, turn: int, seat: str, vocabulary: Vocabulary, limit: int | None = MAX_PROMPT) -> Text:
     """Returns the exact prompt of a turn (counted from 1) of a seat, decoded, with special tokens in reverse video."""
-    trajectories = {trajectory.agent: trajectory for trajectory in record.episode.trajectories}
+    trajectories = {one.name: one.trajectory for one in seats(record)}
     chosen = trajectories.get(seat) if seat else next(iter(trajectories.values()), None)
     if chosen is None:
         raise RecordError(f"--seat {seat}: this episode has the seats {', '.join(trajectories) or '(none)'}")

@@ -8,16 +8,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sojourn.abilities import Forgets
+from sojourn.abilities import Forgets, sub_agent_models
 from sojourn.errors import InfrastructureError, failure_and_place
 from sojourn.record.summary import Summary, summarise
 from sojourn.rewards.reward_cache import score_group, scored_or_failed
 from sojourn.sources.context import count_unjudged
 from sojourn.sources.experts import expert_sampler
 from sojourn.tasks.listed import listed
-from sojourn.train.loop import taken_by
 from sojourn.train.policy_measures import policy_measures
 from sojourn.train.seating import POLICY
+from sojourn.train.sub_agents import measured
 from sojourn.types import Group, Score, Task
 
 if TYPE_CHECKING:
@@ -27,23 +27,24 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class EvaluationPlays:
     """Holds the groups that an evaluation played, their scores, and what the worlds measured of the policy.
-    `models` are those that learn in the run."""
+    `models` are those that learn in the run, and `called` the agents that the run's agent calls."""
 
     groups: list[Group]
     scores: list[list[Score]]
     measures: Mapping[str, float]
     models: Collection[str] = (POLICY,)
+    called: Collection[str] = ()
 
     def summary(self) -> Summary:
         """Returns the numbers of the policy's trajectories; of other models that learn, the means of success and reward
         are among the measures."""
         measures = dict(self.measures)
         for model in self.models:
-            groups, scores = taken_by(model, self.groups, self.scores)
+            groups, scores = measured(model, self.called, self.groups, self.scores)
             if model != POLICY and groups:
                 overall = summarise(groups, scores).overall
                 measures |= {f"{model}_success": overall.success.mean, f"{model}_reward": overall.reward.mean}
-        return replace(summarise(*taken_by(POLICY, self.groups, self.scores)), measures=measures)
+        return replace(summarise(*measured(POLICY, self.called, self.groups, self.scores)), measures=measures)
 
 
 def panel(components: Components) -> Sequence[Task]:
@@ -77,7 +78,8 @@ async def evaluate(components: Components, label: str, expert: bool = False) -> 
         count_unjudged(components.runner, group, judged)
     groups = [group for group, _ in scored]
     require_plays(groups)
-    return EvaluationPlays(groups, [scores for _, scores in scored], measures, components.trainers.keys())
+    models, called = components.trainers.keys(), sub_agent_models(components.runner.agent)
+    return EvaluationPlays(groups, [scores for _, scores in scored], measures, models, called)
 
 
 def require_plays(groups: Sequence[Group]) -> None:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 
 from sojourn.abilities import Learns, frozen, reads_critic
 from sojourn.batch import Aggregate, choose, to_batch
+from sojourn.credit.among_models import of_model
 from sojourn.filters import apply_filters
 from sojourn.protocols import Estimator, Filter, Loss, Renderer, Source, Stream, Trainer
 from sojourn.rewards.reward_cache import ALL_SLOTS, RewardCache, ScoredGroup
 from sojourn.streams.trainer_passes import TrainerPasses
-from sojourn.types import Credit, Episode, Group, SamplingParams, Score, Streams
+from sojourn.types import Credit, Episode, Group, SamplingParams, Score, Streams, Trajectory
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Learner:
         """Filters the groups, reads streams, computes credit, makes a batch, and updates the model."""
         kept, kept_scores = apply_filters(self.filters, *taken_by(self.model, groups, scores))
         streams, learned = await self.read_streams(kept, kept_scores)
-        credit = self.estimator(kept, kept_scores, streams)
+        credit = of_model(self.model, self.estimator, groups, scores)(kept, kept_scores, streams)
         batch = to_batch(kept, credit, streams, aggregate=self.aggregate, losses=self.losses)
         passes: list[Mapping[str, float]] = []
         for minibatch in batch.minibatches(self.minibatches, constant=self.aggregate.by == "constant"):
@@ -109,17 +110,25 @@ def taken_by(
     model: str, groups: Sequence[Group], scores: Sequence[Sequence[Score]]
 ) -> tuple[Sequence[Group], Sequence[Sequence[Score]]]:
     """Returns the groups in which a model took trajectories, with these alone as trainable ones, and their scores."""
-    if all(one.model == model for group in groups for one in group.trajectories):
+    return chosen(lambda one: one.model == model, groups, scores)
+
+
+def chosen(
+    keep: Callable[[Trajectory], bool], groups: Sequence[Group], scores: Sequence[Sequence[Score]]
+) -> tuple[Sequence[Group], Sequence[Sequence[Score]]]:
+    """Returns the groups that have trajectories to keep, with these alone as trainable ones, and their scores."""
+    if all(keep(one) for group in groups for one in group.trajectories):
         return groups, scores
 
     def own(episode: Episode) -> Episode:
-        kept = (replace(one, trainable=one.trainable and one.model == model) for one in episode.trajectories)
-        return replace(episode, trajectories=tuple(kept))
+        return replace(
+            episode, trajectories=tuple(replace(t, trainable=t.trainable and keep(t)) for t in episode.trajectories)
+        )
 
     pairs = [
         (
             replace(group, episodes=tuple(map(own, group.episodes))),
-            [score for score, one in zip(of_group, group.trajectories, strict=True) if one.model == model],
+            [score for score, one in zip(of_group, group.trajectories, strict=True) if keep(one)],
         )
         for group, of_group in zip(groups, scores, strict=True)
     ]

@@ -101,15 +101,21 @@ def _asked_of_trainer(recipe: Recipe) -> set[str]:
 def _check_seated(recipe: Recipe) -> None:
     """Refuses models in seats that cannot sit there."""
     for name in sorted(recipe.seated):
+        where, what = ("agent.sub_agents", "act") if name in recipe.called else ("seats", "take a seat")
         if name not in recipe.models:
             known = ", ".join(sorted({"policy", *recipe.models}))
             raise ConfigError(
-                f"seats: the model '{name}' is to take a seat, but there are {known}: add a table [models.{name}]"
+                f"{where}: the model '{name}' is to {what}, but there are {known}: add a table [models.{name}]"
             )
         if recipe.models[name].endpoint is not None:
             raise ConfigError(
-                f"seats: models.{name} is behind an endpoint, which scores tokens and takes no seat: give it a name or "
-                "weights"
+                f"{where}: models.{name} is behind an endpoint, which scores tokens and takes no seat: give it a name "
+                "or weights"
+            )
+        if name in recipe.called and recipe.models[name].snapshots is not None:
+            raise ConfigError(
+                f"{where}: models.{name} is a pool of snapshots, which take the seats of worlds alone: name another "
+                "model"
             )
     if recipe.players and not (isinstance(recipe.backend, OpensPlayers) and recipe.backend.opens_players):
         where = "seats" if recipe.seated else "reward"
@@ -150,10 +156,10 @@ def check_learning(recipe: Recipe) -> None:
             where = f"stages.{stage.name}.learners.{name}"
             if name in RESERVED:
                 raise ConfigError(f"{where}: '{name}' is the run's own model, which every stage trains: leave it out")
-            if name not in recipe.seats.others:
+            if name not in recipe.acting:
                 raise ConfigError(
                     f"{where}: the model takes no seat in training, so that it would have nothing to learn from: name "
-                    f"it in [seats], such as seats.opponents = ['{name}']"
+                    f"it in [seats], such as seats.opponents = ['{name}'], or as the model of a sub-agent"
                 )
             if name in recipe.models and recipe.models[name].snapshots is not None:
                 raise ConfigError(f"{where}: snapshots are earlier versions of the policy, which do not learn")

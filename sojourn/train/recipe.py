@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from sojourn.abilities import asked_for_text
+from sojourn.abilities import asked_for_text, sub_agent_models
 from sojourn.agents.plain import Plain
 from sojourn.batch.weigh import Aggregate
 from sojourn.composite import with_bases
@@ -219,9 +219,19 @@ class Recipe:
     record: Record = field(default_factory=Record)
 
     @property
+    def called(self) -> frozenset[str]:
+        """Returns the models beside the policy of the agents that the run's agent calls."""
+        return frozenset(sub_agent_models(self.agent).values()) - {POLICY, ""}
+
+    @property
+    def acting(self) -> frozenset[str]:
+        """Returns the models that act beside the policy in training: in seats, or called by one."""
+        return self.seats.others | self.called
+
+    @property
     def seated(self) -> frozenset[str]:
-        """Returns the models that take seats beside the policy, in training or in evaluations."""
-        return self.seats.others | (self.evaluation.seats.others if self.evaluation.seats is not None else frozenset())
+        """Returns the models that act beside the policy, in training or in evaluations."""
+        return self.acting | (self.evaluation.seats.others if self.evaluation.seats is not None else frozenset())
 
     @property
     def learning(self) -> frozenset[str]:

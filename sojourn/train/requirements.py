@@ -39,6 +39,7 @@ from sojourn.sources.slots import Slots
 from sojourn.train.early_stop import evaluations_within
 from sojourn.train.named_models import check_learning, check_names
 from sojourn.train.recipe import Recipe, Stage
+from sojourn.train.sub_agents import check_sub_agents
 
 PASS_COLUMNS = frozenset({"entropy", "critic"})  # what every backend's forward pass gives a loss
 
@@ -63,6 +64,7 @@ def check_needs(recipe: Recipe) -> None:
         )
     check_names(recipe)
     _check_search(recipe)
+    check_sub_agents(recipe)
     _check_lookahead(recipe)
     _check_critic(recipe)
     _check_recorded(recipe)
@@ -272,6 +274,8 @@ def _check_group_size(stage: Stage, model: str, recipe: Recipe) -> None:
     sizes = [group_size(part) for part in parts_of(stage.groups)]
     if None in sizes or not stage.groups.live:
         return
+    if model in recipe.called:
+        return  # it has as many trajectories as calls
     seats = max(recipe.seats.most_taken(seats_of_world(world), model) for world in worlds_of(recipe.env))
     played = sum(part.width * (group_size(part) or 0) for part in parts_of(stage.groups))
     if stage.minibatches > (trajectories := played * seats):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from sojourn.abilities import Measured, origin_of, parts_of
+from sojourn.abilities import Measured, origin_of, parts_of, sub_agent_models
 from sojourn.batch.flatten import flatten
 from sojourn.protocols import Source, SourceConfig, Trainer
 from sojourn.rewards.reward_cache import ScoredGroup
@@ -19,6 +19,7 @@ from sojourn.train.assemble import Components
 from sojourn.train.loop import StepResult, Update, taken_by
 from sojourn.train.recipe import Stage
 from sojourn.train.seating import POLICY
+from sojourn.train.sub_agents import measured
 from sojourn.types import Group, Score, Stop, Turn
 
 
@@ -39,7 +40,7 @@ def step_metrics(
     spent = components.timeline.take()
     seconds = sum(spent.values())
     return {
-        **model_metrics(result, stage.groups),
+        **model_metrics(result, stage.groups, sub_agent_models(components.runner.agent)),
         **counts,
         **origin_metrics(result.updates[POLICY].groups, stage.groups),
         "errors": components.runner.errors - errors_before,
@@ -54,12 +55,12 @@ def step_metrics(
     }
 
 
-def model_metrics(result: StepResult, source: SourceConfig[Any]) -> dict[str, float]:
+def model_metrics(result: StepResult, source: SourceConfig[Any], called: Collection[str]) -> dict[str, float]:
     """Returns the metrics of all models that learn; each name of one beside the policy begins with its own."""
     metrics: dict[str, float] = {}
     for model, update in result.updates.items():
         of = "" if model == POLICY else f"{model}_"
-        own = policy_metrics(model, update, result.played, source) if source.live else {}
+        own = policy_metrics(model, update, result.played, source, called) if source.live else {}
         metrics |= {f"{of}{name}": value for name, value in {**update.metrics, **own}.items()}
     return metrics
 
@@ -106,7 +107,11 @@ def origin_metrics(groups: Sequence[Group], source: SourceConfig[Any]) -> dict[s
 
 
 def policy_metrics(
-    model: str, update: Update, all_played: Sequence[ScoredGroup], source: SourceConfig[Any]
+    model: str,
+    update: Update,
+    all_played: Sequence[ScoredGroup],
+    source: SourceConfig[Any],
+    called: Collection[str] = (),
 ) -> dict[str, float]:
     """Returns how a model that learns did in all episodes that were played for a step, and the lags of the groups that
     it was trained on."""
@@ -114,21 +119,21 @@ def policy_metrics(
     live = [scored for scored in all_played if scored.group.origin == origin]
     own = taken_by(model, [scored.group for scored in live], [scored.scores for scored in live])
     played = [ScoredGroup(group, list(scores)) for group, scores in zip(*own, strict=True)]
-    groups = [scored.group for scored in played]
-    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    turns = [turn for scored in played for trajectory in scored.group.trajectories for turn in trajectory.turns]
+    groups, judged = measured(model, called, *own)
+    scores = [score for of_group in judged for score in of_group]
     samples = [turn.sample for group in update.groups for turn in _turns(group)]
     lags = [version - sample.versions.oldest for sample in samples if sample.versions.oldest >= 0]
     return {
-        "success": _mean([float(trajectory.success) for trajectory in trajectories]),
-        "reward": _mean([score.total for scored in played for score in scored.scores]),
+        "success": _mean([float(one.success) for group in groups for one in group.trajectories]),
+        "reward": _mean([score.total for score in scores]),
         "malformed": _mean([turn.info.get("malformed", 0.0) for turn in turns]),
         "cut_off": _mean([float(turn.sample.stop is Stop.LENGTH) for turn in turns]),
         "lag_mean": _mean(lags),
         "lag_max": float(max(lags, default=0)),
         "zero_signal": _mean([float(has_zero_signal(s.group, s.scores, signal)) for s in played if s.scores]),
         **_success_by_world(groups),
-        **_parts([score for scored in played for score in scored.scores]),
+        **_parts(scores),
     }
 
 

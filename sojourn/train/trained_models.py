@@ -13,7 +13,7 @@ from sojourn.protocols import Trainer
 from sojourn.rewards.reward_cache import ScoredGroup
 from sojourn.train.loop import StepResult, Update
 from sojourn.train.seating import POLICY
-from sojourn.types import Credit, FloatArray, Group, Score, Streams, Trajectory
+from sojourn.types import Credit, Episode, FloatArray, Group, Score, Streams, Trajectory
 
 OTHERS = "models"  # a folder in that of the policy's weights
 WEIGHT = "weight"  # of each token in the step, before minibatches scale it
@@ -72,19 +72,19 @@ def trained_by_all(result: StepResult, weights: Mapping[str, list[list[PerTurn]]
         [(model, update)] = result.updates.items()
         streams = {**update.streams, WEIGHT: weights[model]}
         return Trained(update.groups, update.scores, update.credit, streams)
-    computed: dict[tuple[str, str], _Computed] = {}
+    computed: dict[tuple[str, int], _Computed] = {}
     for model, update in result.updates.items():
         computed |= _by_trajectory(update, weights[model])
     names = dict.fromkeys(name for one in computed.values() for name in one.streams)
     kept: list[ScoredGroup] = []
     for group, scores in zip(result.groups, result.scores, strict=True):
-        numbers = [n for n, e in enumerate(group.episodes) if any((e.id, t.agent) in computed for t in e.trajectories)]
+        numbers = [n for n, e in enumerate(group.episodes) if any((e.id, at) in computed for at in _places(e))]
         if numbers:
             kept.append(ScoredGroup(group, list(scores)).select(numbers))
     rows = [
         [
-            computed.get((one.group.episodes[owner].id, trajectory.agent)) or _untrained(trajectory)
-            for owner, trajectory in zip(one.group.owners, one.group.trajectories, strict=True)
+            computed.get((episode.id, place)) or _untrained(episode.trajectories[place])
+            for episode, place in _trained_places(one.group)
         ]
         for one in kept
     ]
@@ -102,16 +102,23 @@ def trained_by_all(result: StepResult, weights: Mapping[str, list[list[PerTurn]]
     return Trained([one.group for one in kept], [one.scores for one in kept], credit, streams)
 
 
-def _by_trajectory(update: Update, weights: list[list[PerTurn]]) -> dict[tuple[str, str], _Computed]:
-    """Returns what was computed for each trajectory of a model, by its episode and its seat."""
+def _by_trajectory(update: Update, weights: list[list[PerTurn]]) -> dict[tuple[str, int], _Computed]:
+    """Returns what was computed for each trajectory of a model, by its episode and its place in that."""
     columns = {**update.streams, WEIGHT: weights}
     return {
-        (group.episodes[owner].id, trajectory.agent): _Computed(
-            update.credit[g][t], {name: values[g][t] for name, values in columns.items()}
-        )
+        (episode.id, place): _Computed(update.credit[g][t], {name: values[g][t] for name, values in columns.items()})
         for g, group in enumerate(update.groups)
-        for t, (owner, trajectory) in enumerate(zip(group.owners, group.trajectories, strict=True))
+        for t, (episode, place) in enumerate(_trained_places(group))
     }
+
+
+def _trained_places(group: Group) -> list[tuple[Episode, int]]:
+    """Returns the episode of each of `group.trajectories`, and its place in that: a seat may have several there."""
+    return [(episode, place) for episode in group.episodes if episode.error is None for place in _places(episode)]
+
+
+def _places(episode: Episode) -> list[int]:
+    return [place for place, trajectory in enumerate(episode.trajectories) if trajectory.trainable]
 
 
 def _untrained(trajectory: Trajectory) -> _Computed:

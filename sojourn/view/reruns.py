@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from sojourn.abilities import blobs_of
+from sojourn.abilities import blobs_of, sub_agent_models
 from sojourn.arena.checkpoints import LoadedModel, load_model
 from sojourn.arena.text_seat import TextSeat
 from sojourn.errors import ConfigError, RecordError, cause
@@ -242,6 +242,11 @@ class Reruns:
         await stack.enter_async_context(self._model.lock)
         rerun.set_state(State.LOADING)
         loaded = await self._model.load(*rerun.weights)
+        if sub_agent_models(loaded.recipe.agent):
+            raise ConfigError(
+                f"the agent {type(loaded.recipe.agent).__name__} calls other agents, of which a re-run would show "
+                "nothing: act yourself instead"
+            )
         rerun.vocabulary = pieces.of(loaded.renderer)
         same = rerun.vocabulary is not None and rerun.vocabulary == read_vocabulary(rerun.path)
         replay_sampler = ReplaySampler(loaded.sampler, loaded.renderer, before.turns, same)

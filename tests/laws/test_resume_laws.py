@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from made_world import Odd, components, sampled
 
+from sojourn.agents.delegating import Delegating
 from sojourn.agents.plain import Plain
+from sojourn.agents.sub_agent import SubAgent
 from sojourn.branching.expert_decisions import ExpertDecisions
 from sojourn.branching.random_turns import RandomTurns
 from sojourn.branching.rule import BranchPoint, Fork
@@ -152,6 +154,44 @@ async def test_a_search_goes_on_where_it_was_interrupted(tmp_path, limit, agent,
             ]
     for slots in (resumed, uninterrupted):
         await slots.close()
+    assert not set(before.asked) & set(after.asked)
+    assert sorted(before.asked + after.asked) == sorted(whole.asked)
+
+
+CALLS = Delegating(
+    base=ACTS,
+    sub_agents={
+        "thinker": SubAgent(instruction="Think.", tasks=("on?", "back?"), results=("yes", "no"), base=ACTS),
+        "walker": SubAgent(
+            instruction="Walk.",
+            world="acts",
+            model="other",
+            turns=3,
+            tasks=("go on", "look"),
+            results=("done",),
+            base=ACTS,
+        ),
+    },
+)
+
+
+@pytest.mark.parametrize("limit", [1, 13, 14, 15, 16, 17, 18, 40])
+async def test_an_agent_that_calls_others_goes_on_where_it_was_interrupted(tmp_path, limit):
+    """The engine stalls in the middle of contexts of the main agent and of sub-agents."""
+    before, after, whole = Wanders(0, limit), Wanders(1), Wanders(2)
+    state = await interrupted(tmp_path, before, agent=CALLS)
+    assert len(before.asked) == limit
+    resumed, uninterrupted = source(after, agent=CALLS), source(whole, agent=CALLS)
+    resumed.restore(state)
+    agents = set()
+    for step in range(2):
+        for group, same in zip(await resumed.take(step), await uninterrupted.take(step), strict=True):
+            played, others = ([t for e in g.episodes for t in e.trajectories] for g in (group, same))
+            assert [(t.agent, t.model, sampled(t)) for t in played] == [(t.agent, t.model, sampled(t)) for t in others]
+            agents |= {t.agent for t in played}
+    for slots in (resumed, uninterrupted):
+        await slots.close()
+    assert agents == {"agent", "thinker", "walker"}
     assert not set(before.asked) & set(after.asked)
     assert sorted(before.asked + after.asked) == sorted(whole.asked)
 

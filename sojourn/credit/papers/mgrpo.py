@@ -23,13 +23,17 @@ class MGRPO(GroupEstimator):
     or drops trajectories of called agents at random until every episode has as many (trajectory alignment), so that
     neither an advantage nor the loss depends on how often they were called. Here they are weighted by their number,
     which is the same on average: in the baseline by this estimator, in the loss by `aggregate.by = "seat"`, which goes
-    with it. An episode without calls has no part in the loss of the called agent, and all agents share one model, where
-    each agent of the paper has a model and a loss of its own.
+    with it. An episode without calls has no part in the loss of the called agent. Agents may share a model, or have
+    models that learn side by side, as in the paper: a learner of called agents then reads the main agent's return too.
     """
 
     main_agent: Annotated[str, NONBLANK] = "agent"
     main_coef: float = 0.4
     epsilon: Annotated[float, Range(0)] = 1e-6
+
+    @property
+    def reads_all_models(self) -> bool:
+        return self.main_coef != 0
 
     def _credit(self, group: Group, scores: Sequence[Score]) -> list[Credit]:
         owner = np.array(group.owners, dtype=np.int64)
