@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import torch
 
     from sojourn.errors import ActionError
+    from sojourn.models.asking import EpisodeModels
     from sojourn.models.spec import Critic, Model
     from sojourn.optim import Optim
     from sojourn.timeline import Timeline
@@ -114,7 +115,8 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class AgentContext:
-    """Holds what an agent is given for one seat: its name, the model's format, the engine, and how to sample."""
+    """Holds what an agent is given for one seat: its name, the model's format, the engine, how to sample, and what asks
+    the run's models for text (None outside of a run)."""
 
     name: str
     renderer: Renderer
@@ -122,6 +124,7 @@ class AgentContext:
     params: SamplingParams
     max_context: int
     trainable: bool = True
+    models: EpisodeModels | None = None
 
 
 class Agent(Protocol):

@@ -42,6 +42,7 @@ from sojourn.abilities.backends import (
 from sojourn.abilities.methods import (
     VALID_FOR,
     AddsContext,
+    AsksForText,
     AsksModels,
     BindsModels,
     BindsWorld,
@@ -89,6 +90,7 @@ from sojourn.abilities.parts import (
 from sojourn.abilities.sources import (
     Branches,
     Checks,
+    GivesSamples,
     HasOrigin,
     Lags,
     Mixes,
@@ -104,6 +106,7 @@ from sojourn.abilities.sources import (
 )
 from sojourn.abilities.worlds import (
     PLAY_ABILITIES,
+    ActsByBase,
     Bounds,
     Closes,
     Demonstrates,
@@ -130,15 +133,18 @@ from sojourn.abilities.worlds import (
     capacity,
     has_expert,
     play_abilities,
+    with_base_agents,
 )
 
 __all__ = [
     "ANSWER_S",
     "PLAY_ABILITIES",
     "VALID_FOR",
+    "ActsByBase",
     "AddsContext",
     "AllowsOlder",
     "AsksCritic",
+    "AsksForText",
     "AsksModels",
     "BindsModels",
     "BindsRenderer",
@@ -164,6 +170,7 @@ __all__ = [
     "Forkable",
     "ForkableSeat",
     "Freezes",
+    "GivesSamples",
     "GroupQueue",
     "HasBlobs",
     "HasCapacity",
@@ -247,4 +254,5 @@ __all__ = [
     "since_now",
     "task_data",
     "valid_for",
+    "with_base_agents",
 ]

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from sojourn.checks.env.play import difference
 from sojourn.config.registry import build, construct
-from sojourn.config.toml import leaves
 from sojourn.errors import ActionError, ConfigError, RecordError, SojournError
 from sojourn.event_loop import contained
 from sojourn.models.spec import Sampling
@@ -61,10 +60,6 @@ async def world_of_run(run: RunFolder) -> AsyncIterator[EnvFamily]:
     table = run.config.get("env")
     if not isinstance(table, Mapping):
         raise RecordError(f"{run.path / 'config.toml'} has no table [env]: there is no world to play in")
-    if any(path.rpartition(".")[2] == "user" and value == "llm" for path, value in leaves(table, "")):
-        raise ConfigError(
-            f"{run.path} cannot be replayed: a language model played its users, who answer differently now"
-        )
     try:
         family = build("env", table, "env").value
     except ConfigError as error:
@@ -97,7 +92,12 @@ def _seat_of_run(run: RunFolder) -> SeatOf:
         params = construct(Sampling, run.config.get("sampling", {}), "sampling").value.params()
     except ConfigError as error:
         raise ConfigError(f"the agent of {run.path} cannot be built here: {error}") from error
-    return lambda trajectory, ends: AgentSeat.of(agent, trajectory, params)
+
+    def seat(trajectory: Trajectory, ends: bool) -> RecordedSeat | AgentSeat:
+        sampled = any(len(turn.sample.tokens) for turn in trajectory.turns)  # not so by a model behind an endpoint
+        return AgentSeat.of(agent, trajectory, params) if sampled else RecordedSeat(trajectory, ends)
+
+    return seat
 
 
 def _limits(run: RunFolder) -> Limits:
