@@ -126,7 +126,7 @@ def test_its_turns_are_recorded_with_their_messages_and_without_tokens(run):
 
 
 def test_what_it_was_asked_is_recorded_and_counted(run):
-    path, asked = run
+    path, _ = run
     for one in episodes(path):
         assert [x.purpose for x in one.asked] == [f"the seat column, turn {number}" for number in (1, 2, 3)]
         assert [len(x.question) for x in one.asked] == [2, 1, 1]  # what is new
@@ -141,7 +141,10 @@ def test_what_it_was_asked_is_recorded_and_counted(run):
     with testclient.TestClient(application([path.parent]), base_url="http://127.0.0.1") as client:
         page = client.get(f"/runs/{path.name}/episodes/rl/0/0/0").text
     assert "played by the model rival, not trained on" in page
-    for words in (["export", str(path), "--tokens", "--out", str(path.parent / "t.jsonl")], ["replay", str(path), "--all"]):
+    for words in (
+        ["export", str(path), "--tokens", "--out", str(path.parent / "t.jsonl")],
+        ["replay", str(path), "--all"],
+    ):
         done = CliRunner().invoke(app, words)
         assert done.exit_code == 0, done.output
 
@@ -191,9 +194,9 @@ def test_a_run_stops_when_its_budget_is_spent_and_goes_on_with_a_larger_one(run,
 
 
 def test_a_server_that_fails_is_a_failure_of_the_infrastructure(tmp_path):
-    with answered(lambda path, body: Raw(400, "down")) as (url, _):
-        with pytest.raises(InfrastructureError, match="answered 400, 'down'"):
-            trained_run.train(tmp_path / "run", recipe=recipe(url))
+    down = answered(lambda path, body: Raw(400, "down"))
+    with down as (url, _), pytest.raises(InfrastructureError, match="answered 400, 'down'"):
+        trained_run.train(tmp_path / "run", recipe=recipe(url))
     failed = episodes(tmp_path / "run", "evaluation-before")
     assert failed
     assert all("answered 400" in (one.episode.error or "") and not one.scores for one in failed)
