@@ -29,7 +29,7 @@ class Conversation:
     """
 
     model: str
-    models: EpisodeModels
+    models: EpisodeModels | None  # None outside of a run, where nothing can be asked
     max_tokens: int
     temperature: float
     seed: int
@@ -50,6 +50,8 @@ class Conversation:
 
     async def ask(self, purpose: str) -> Advised:
         """Returns the model's next action. Each question of an episode has a seed of its own."""
+        if self.models is None:
+            raise ConfigError(f"the model '{self.model}' is to be asked for an action, which a run alone has open")
         self.asked += 1
         acted = [number for number, message in enumerate(self.messages) if message.role is Role.ASSISTANT]
         answer = await self.models.ask(
@@ -67,9 +69,7 @@ class Conversation:
     def fork(self, context: AgentContext | None = None) -> Conversation:
         """Returns a copy, which goes on in another episode where the `context` of that is given."""
         copy = replace(self, messages=list(self.messages))
-        if context is None or context.models is None:
-            return copy
-        return replace(copy, models=context.models, seed=context.params.seed)
+        return copy if context is None else replace(copy, models=context.models, seed=context.params.seed)
 
     def _add(self, role: Role, text: str) -> None:
         if self.messages and self.messages[-1].role is role:
@@ -105,10 +105,9 @@ class AskedSeat(TextSeat):
     def of(cls, context: AgentContext, max_tokens: int = 0) -> AskedSeat:
         """Returns the seat of the model `context.params.model`, which is asked for each turn for at most `max_tokens`
         (0: as many as the policy may sample)."""
-        params, models = context.params, context.models
-        assert models is not None, "the runner gives every seat of a run what asks its models"
+        params = context.params
         most = max_tokens or params.max_tokens
-        conversation = Conversation(params.model, models, most, params.temperature, params.seed)
+        conversation = Conversation(params.model, context.models, most, params.temperature, params.seed)
         return cls(context.name, AskedSpeaker(context.name, conversation), trainable=False, model=params.model)
 
 

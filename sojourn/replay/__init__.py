@@ -8,16 +8,18 @@ if the world has keys for it, refusals, rewards, success, and how the episode en
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from typing import NamedTuple
 
 from sojourn.checks.env.play import difference
 from sojourn.config.registry import build, construct
 from sojourn.errors import ActionError, ConfigError, RecordError, SojournError
 from sojourn.event_loop import contained
+from sojourn.models.asking import Exchange
 from sojourn.models.spec import Sampling
 from sojourn.protocols import EnvFamily
 from sojourn.record.episodes.episode_row import EpisodeRow
@@ -78,24 +80,24 @@ async def replay(
             if isinstance(record, RecordError):
                 yield Replayed(row.id, Verdict.NOTHING, str(record))
             else:
-                yield await _replayed(family, record.episode, limits, seat_of)
+                yield await _replayed(family, record.episode, limits, partial(seat_of, record.asked))
 
 
-def _seat_of_run(run: RunFolder) -> SeatOf:
+def _seat_of_run(run: RunFolder) -> Callable[[Sequence[Exchange], Trajectory, bool], RecordedSeat | AgentSeat]:
     """Returns what makes the seats of a play: of the run's own agent, unless that is `plain`, or there is none, as in
-    the record of a match."""
+    the record of a match. It is given what models were asked about the episode."""
     table = run.config.get("agent")
     if not isinstance(table, Mapping) or table.get("name") == "plain":
-        return lambda trajectory, ends: RecordedSeat(trajectory, ends)
+        return lambda asked, trajectory, ends: RecordedSeat(trajectory, ends)
     try:
         agent = build("agent", table, "agent").value
         params = construct(Sampling, run.config.get("sampling", {}), "sampling").value.params()
     except ConfigError as error:
         raise ConfigError(f"the agent of {run.path} cannot be built here: {error}") from error
 
-    def seat(trajectory: Trajectory, ends: bool) -> RecordedSeat | AgentSeat:
+    def seat(asked: Sequence[Exchange], trajectory: Trajectory, ends: bool) -> RecordedSeat | AgentSeat:
         sampled = any(len(turn.sample.tokens) for turn in trajectory.turns)  # not so by a model behind an endpoint
-        return AgentSeat.of(agent, trajectory, params) if sampled else RecordedSeat(trajectory, ends)
+        return AgentSeat.of(agent, trajectory, params, asked) if sampled else RecordedSeat(trajectory, ends)
 
     return seat
 

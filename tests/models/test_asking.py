@@ -192,3 +192,16 @@ async def test_what_was_asked_is_kept_until_its_episodes_are_recorded():
     await asked.ask("parrot", QUESTION, **ASK, about=("d",), purpose="to see")
     asked.forget()
     assert asked.take(["d"]) == {}
+
+
+async def test_what_a_conversation_asks_is_recorded_in_order_with_what_is_new():
+    asked = AskedModels({"parrot": Parrot()})
+    of_episode = asked.of_episode("a")
+    for turn in (10, 2, 1):
+        options = {**ASK, "seed": turn}
+        await of_episode.ask(
+            "parrot", [*QUESTION, Message(Role.USER, "And?")], **options, purpose=f"turn {turn}", new=1
+        )
+    [taken] = asked.take(["a"]).values()
+    assert [one.purpose for one in taken] == ["turn 1", "turn 2", "turn 10"]
+    assert [[message.text for message in one.question] for one in taken] == [["And?"]] * 3
