@@ -242,6 +242,18 @@ def test_an_expert_takes_its_seat_too(tmp_path):
         assert all(len(turn.sample.tokens) for t in one.episode.trajectories for turn in t.turns)
 
 
+def test_evaluations_alone_may_have_it(tmp_path):
+    with answered(plays) as (url, asked):
+        text = recipe(url).replace("seats = {", "evaluation.seats = {").replace("evaluation = { tasks = 2 }", "")
+        path = trained_run.train(tmp_path / "run", "evaluation.tasks=2", recipe=text)
+        count = len(asked)
+        done = sojourn(tmp_path, "eval", str(path), f"models.rival.endpoint.base_url={url}")
+    assert done.returncode == 0, done.stderr
+    assert "models gave 6 answers: 660 tokens, cost 0.00072" in " ".join(done.stdout.split())
+    assert (count, len(asked)) == (2 * 6, 3 * 6)
+    assert all({t.model for t in one.episode.trajectories} == {"policy"} for one in episodes(path))
+
+
 URL = "http://127.0.0.1:1/v1"
 REFUSED = {
     "but MCTS tries actions in copies of plays": ["agent={name='mcts', base={name='plain', choices=true}}"],
