@@ -88,12 +88,10 @@ def check_asked(recipe: Recipe) -> None:
             "reward"
         )
     asking_agents = [one for one in with_base_agents(recipe.agent) if asked_for_text(one)]
-    searching = [one for one in searches if isinstance(one, LooksAhead)]
-    if asking_agents and searching:
+    if asking_agents and (why := _takes_over(recipe)):
         raise ConfigError(
-            f"agent: {type(asking_agents[0]).__name__} asks a model in the course of a play, but "
-            f"{type(searching[0]).__name__} tries actions in copies of it, which are not recorded: leave one of the "
-            "two out"
+            f"agent: {type(asking_agents[0]).__name__} asks a model in the course of a play, but {why}: leave one of "
+            "the two out"
         )
 
 
@@ -118,17 +116,20 @@ def _check_asked_model(recipe: Recipe, where: str, name: str) -> None:
 
 def check_served_seats(recipe: Recipe) -> None:
     """Refuses models behind endpoints in the seats of plays that a server cannot be asked for turn by turn."""
-    if not (served := sorted(recipe.served_seats)):
-        return
+    if recipe.served_seats and (why := _takes_over(recipe)):
+        raise ConfigError(
+            f"seats: models.{min(recipe.served_seats)} is behind an endpoint, but {why}: give the seat to a model that "
+            "is here, by a name or weights"
+        )
+
+
+def _takes_over(recipe: Recipe) -> str:
+    """Returns what makes plays of a recipe that go on otherwise than as models are asked in their course; empty where
+    nothing does."""
     parts = [part for stage in recipe.stages for part in parts_of(stage.groups)]
-    why = ""
     for part in (recipe.agent, *parts):
         if isinstance(part, LooksAhead | Searched):
-            why = f"{type(part).__name__} tries actions in copies of plays, which are not recorded"
+            return f"{type(part).__name__} tries actions in copies of plays, which are not recorded"
         if isinstance(part, GivesSamples) and part.gives_samples:
-            why = f"{type(part).__name__} plays with samples of its own, and a server's text has none"
-    if why:
-        raise ConfigError(
-            f"seats: models.{served[0]} is behind an endpoint, but {why}: give the seat to a model that is here, by a "
-            "name or weights"
-        )
+            return f"{type(part).__name__} plays with samples of its own, where there is nothing to ask"
+    return ""

@@ -96,6 +96,7 @@ async def assemble(recipe: Recipe) -> AsyncIterator[Components]:
                 timeline=timeline,
             )
     finally:
+        await answers.finish()
         answers.close()
         await sampler.close()
         for trainer in trainers.values():

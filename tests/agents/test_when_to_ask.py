@@ -183,8 +183,15 @@ REFUSED = {
     "agent: it asks the model 'sage', but there are policy": ("", []),
     "agent: it asks the model 'policy', which learns": (HERE, ["agent.model=policy"]),
     "is a pool of snapshots": ("[models.sage.snapshots]\nevery = 1", []),
-    "agent: WhenToAsk asks a model in the course of a play, but MCTS tries actions": (
+    "agent: WhenToAsk asks a model in the course of a play, but Searched tries actions": (
         HERE, ["stages.0.groups={name='searched', agent={name='mcts'}, width=2, size=2}"]
+    ),
+    "but Hindsight plays with samples of its own": (
+        HERE, ["stages.0.groups={name='mixed', parts=[{name='slots', width=2, size=4}, {name='hindsight', width=1}]}",
+            "stages.0.estimator={name='reinforce'}"]
+    ),
+    "but Guidance plays with samples of its own": (
+        HERE, ["stages.0.groups={name='guidance', hidden=true, base={name='slots', width=2, size=4}}"]
     ),
 }  # fmt: skip
 
