@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import torch
 
     from sojourn.errors import ActionError
+    from sojourn.models.asking import EpisodeModels
     from sojourn.models.spec import Critic, Model
     from sojourn.optim import Optim
     from sojourn.timeline import Timeline
@@ -115,7 +116,7 @@ class Sampler(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class AgentContext:
     """Holds what an agent is given for one seat: its name, the model's format, the engine, how to sample, whether the
-    seat is trained, and the models that learn in the run."""
+    seat is trained, the models that learn in the run, and what asks its models for text (None outside of a run)."""
 
     name: str
     renderer: Renderer
@@ -124,6 +125,7 @@ class AgentContext:
     max_context: int
     trainable: bool = True
     trained: Collection[str] = (SamplingParams.model,)
+    models: EpisodeModels | None = None
 
 
 class Agent(Protocol):

@@ -42,6 +42,7 @@ from sojourn.abilities.backends import (
 from sojourn.abilities.methods import (
     VALID_FOR,
     AddsContext,
+    AsksForText,
     AsksModels,
     BindsModels,
     BindsWorld,
@@ -89,6 +90,7 @@ from sojourn.abilities.parts import (
 from sojourn.abilities.sources import (
     Branches,
     Checks,
+    GivesSamples,
     HasOrigin,
     Lags,
     Mixes,
@@ -113,6 +115,7 @@ from sojourn.abilities.sub_agents import (
 )
 from sojourn.abilities.worlds import (
     PLAY_ABILITIES,
+    ActsByBase,
     Bounds,
     Closes,
     Demonstrates,
@@ -139,6 +142,7 @@ from sojourn.abilities.worlds import (
     capacity,
     has_expert,
     play_abilities,
+    with_base_agents,
 )
 
 __all__ = [
@@ -146,9 +150,11 @@ __all__ = [
     "MOVE",
     "PLAY_ABILITIES",
     "VALID_FOR",
+    "ActsByBase",
     "AddsContext",
     "AllowsOlder",
     "AsksCritic",
+    "AsksForText",
     "AsksModels",
     "BindsModels",
     "BindsRenderer",
@@ -175,6 +181,7 @@ __all__ = [
     "Forkable",
     "ForkableSeat",
     "Freezes",
+    "GivesSamples",
     "GroupQueue",
     "HasBlobs",
     "HasCapacity",
@@ -263,4 +270,5 @@ __all__ = [
     "sub_agent_models",
     "task_data",
     "valid_for",
+    "with_base_agents",
 ]

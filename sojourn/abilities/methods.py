@@ -52,15 +52,21 @@ class AsksModels(Protocol):
 
 
 @runtime_checkable
-class BindsModels(Protocol):
-    """A reward that asks models for text: those of `[models]` that it names, or "policy".
+class AsksForText(Protocol):
+    """A component that asks models for text: `asks` names them, of `[models]`, or "policy"."""
+
+    @property
+    def asks(self) -> frozenset[str]: ...
+
+
+@runtime_checkable
+class BindsModels(AsksForText, Protocol):
+    """A reward that asks models for text.
 
     `bind_models` returns the reward that asks them. `example_answer` returns what a model might answer to one of its
     questions, which follows from the question alone: for checks, where there is no model.
     """
 
-    @property
-    def asks(self) -> frozenset[str]: ...
     def bind_models(self, models: AskedModels) -> Reward: ...
     def example_answer(self, question: Sequence[Message]) -> str: ...
 
@@ -139,7 +145,7 @@ def asked_models(stream: object) -> frozenset[str]:
 
 def asked_for_text(component: object) -> frozenset[str]:
     """Returns the models that a component itself asks for text; mostly none."""
-    return component.asks if isinstance(component, BindsModels) else frozenset()
+    return component.asks if isinstance(component, AsksForText) else frozenset()
 
 
 @runtime_checkable

@@ -81,6 +81,15 @@ class Branches(Protocol):
 
 
 @runtime_checkable
+class GivesSamples(Protocol):
+    """A group source that plays episodes with samples of its own, such as an expert's or those of an earlier play, in
+    the seats of the policy and of all others."""
+
+    @property
+    def gives_samples(self) -> bool: ...
+
+
+@runtime_checkable
 class Sized(Protocol):
     """A group source whose groups all have `size` episodes, unless they fork."""
 

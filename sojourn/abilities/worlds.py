@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
-from sojourn.protocols import AgentContext, Env, EnvFamily, Seat
+from sojourn.protocols import Agent, AgentContext, Env, EnvFamily, Seat
 from sojourn.types import Episode, Message, Observation, Task
 
 
@@ -51,6 +51,19 @@ class Demonstrates(Protocol):
     """
 
     def demonstrated(self, action: Message) -> Sequence[Message]: ...
+
+
+@runtime_checkable
+class ActsByBase(Protocol):
+    """An agent that has another agent act, its `base`."""
+
+    @property
+    def base(self) -> Agent: ...
+
+
+def with_base_agents(agent: Agent) -> list[Agent]:
+    """Returns an agent and, after it, the one that it has act, with that one's own, and so on."""
+    return [agent, *with_base_agents(agent.base)] if isinstance(agent, ActsByBase) else [agent]
 
 
 @runtime_checkable

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
+from sojourn.abilities import asked_for_text, with_base_agents
 from sojourn.agents.plain import Plain
 from sojourn.agents.told import ended, require_base
 from sojourn.call_text import begins_with, written_call
@@ -50,6 +51,10 @@ class SubAgent:
 
     def __post_init__(self) -> None:
         require_base(self.base)
+        if asking := [type(one).__name__ for one in with_base_agents(self.base) if asked_for_text(one)]:
+            raise ValueError(
+                f"base = {asking[0]} asks other models, which only the main agent can: give it another base"
+            )
         if self.tools and self.world == "answers":
             raise ValueError(f"tools = {list(self.tools)}, but it answers without acting: set world = 'acts', or leave "
                              "them out")  # fmt: skip

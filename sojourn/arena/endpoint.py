@@ -11,7 +11,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sojourn.abilities import blobs_of
-from sojourn.arena.text_seat import TextReply, TextSeat
+from sojourn.agents.conversation import split_thought
+from sojourn.agents.text_seat import TextReply, TextSeat
 from sojourn.errors import ConfigError
 from sojourn.models.endpoint import Endpoint
 from sojourn.protocols import AgentContext, EnvFamily
@@ -77,7 +78,7 @@ class RemoteSpeaker:
         options = {"tools": [_tool_schema(tool) for tool in self.tools]} if self.tools else {}
         reply, tokens, _ = await self.endpoint.complete(self.messages, **options)
         content = reply.get("content")
-        thought, text = _split_thought(content if isinstance(content, str) else "")
+        thought, text = split_thought(content if isinstance(content, str) else "")
         calls, fault = _parse_calls(reply.get("tool_calls"))
         self.messages.append({"role": "assistant", "content": text, **_call_fields(calls)})
         self.pending = calls
@@ -141,12 +142,6 @@ def _parse_calls(sent: Any) -> tuple[list[ToolCall], str]:
             return [], f"the call of {name!r:.60} could not be read: give its arguments as a JSON object"
         calls.append(ToolCall(name, arguments, str(call.get("id") or f"call{number}")))
     return calls, ""
-
-
-def _split_thought(text: str) -> tuple[str, str]:
-    """Returns the thought that a reply begins with, if any, and the rest."""
-    thought, mark, rest = text.partition("</think>")
-    return (thought.replace("<think>", "").strip(), rest.strip()) if mark else ("", text.strip())
 
 
 def _image(data: bytes) -> dict[str, Any]:

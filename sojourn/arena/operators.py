@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from sojourn.agents.person import HELP, Terminal
-from sojourn.arena.text_seat import TextReply, TextSeat
+from sojourn.agents.text_seat import TextReply, TextSeat
 from sojourn.checks.env.play import invent
 from sojourn.envs.expert import expert_action
 from sojourn.errors import ConfigError, InfrastructureError

@@ -212,7 +212,7 @@ class _Course:
 
     def seat(self, context: AgentContext) -> Seat:
         origin, name = self.origin, context.name
-        self.seats[name] = self.trees.runner.agent.seat(context) if origin is None else origin.seats[name].fork(context)
+        self.seats[name] = self.trees.runner.seat(context) if origin is None else origin.seats[name].fork(context)
         return self.seats[name]
 
     async def before_turn(self, moment: Moment) -> None:

@@ -24,6 +24,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "instructed": "sojourn.agents.instructed:Instructed",
         "delegating": "sojourn.agents.delegating:Delegating",
         "return_conditioned": "sojourn.agents.return_conditioned:ReturnConditioned",
+        "when_to_ask": "sojourn.agents.when_to_ask:WhenToAsk",
         "balance_conditioned": "sojourn.agents.balance_conditioned:BalanceConditioned",
         "best_of_n": "sojourn.searchers.best_of_n:BestOfN",
         "self_consistency": "sojourn.searchers.self_consistency:SelfConsistency",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sojourn.errors import RecordError
 from sojourn.files import require_regular
 
 FILE = "answers.sqlite"  # in the run folder
+ENDING_S = 30.0
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS answers (
     key TEXT PRIMARY KEY, model TEXT, asker TEXT, text TEXT, prompt_tokens INTEGER, sampled_tokens INTEGER,
@@ -45,6 +47,7 @@ class AnswerStore:
 
     folder: Path | None = None
     writes: bool = True
+    awaited: set[asyncio.Task[Any]] = field(default_factory=set["asyncio.Task[Any]"])  # that will add an answer
     _opened: sqlite3.Connection | None = None
 
     def keep_in(self, folder: Path) -> None:
@@ -75,6 +78,14 @@ class AnswerStore:
         """Returns what a model's answers have taken, those of the run before it was resumed included."""
         columns = "COALESCE(SUM(prompt_tokens + sampled_tokens), 0), COALESCE(SUM(cost), 0.0)"
         return Spent(*self._database.execute(f"SELECT {columns} FROM answers WHERE model = ?", (model,)).fetchone())
+
+    async def finish(self) -> None:
+        """Waits for the answers that are under way, which cost whether anybody reads them or not, for `ENDING_S` at
+        most."""
+        if self.awaited:
+            _, late = await asyncio.wait(set(self.awaited), timeout=ENDING_S)
+            for request in late:
+                request.cancel()
 
     def close(self) -> None:
         if self._opened is not None:

@@ -60,10 +60,10 @@ class EndpointModel:
                     return Answer(known.text, known.prompt_tokens, known.sampled_tokens, known.seconds, True, cost)
                 async with self._free:
                     self._require_budget()
-                    answer = await self._asked(texts, options)
-                spent = answer.prompt_tokens, answer.sampled_tokens, answer.cost, answer.seconds
-                self.answers.add(key, KnownAnswer(self.name, asker, answer.text, *spent))
-                return answer
+                    request = asyncio.create_task(self._asked(key, asker, texts, options))
+                    self.answers.awaited.add(request)
+                    request.add_done_callback(self.answers.awaited.discard)
+                    return await asyncio.shield(request)  # also who no longer waits for the answer has to pay for it
             finally:
                 self._locks.pop(key, None)
 
@@ -74,14 +74,17 @@ class EndpointModel:
         found = self._earlier.find(key)
         return None if found is None else found._replace(cost=0.0)
 
-    async def _asked(self, texts: list[dict[str, str]], options: dict[str, Any]) -> Answer:
+    async def _asked(self, key: str, asker: str, texts: list[dict[str, str]], options: dict[str, Any]) -> Answer:
+        """Returns the server's answer, once it is kept."""
         began = time.monotonic()
         completion = await self.endpoint.complete(texts, **options)
         text = self._text(completion)
         prompt_tokens = completion.prompt_tokens or _estimate("".join(one["content"] for one in texts))
         sampled_tokens = completion.tokens or _estimate(text)
         priced = prompt_tokens * self.served.prompt_price + sampled_tokens * self.served.sampled_price
-        return Answer(text, prompt_tokens, sampled_tokens, time.monotonic() - began, False, priced / 1e6)
+        spent = prompt_tokens, sampled_tokens, priced / 1e6, time.monotonic() - began
+        self.answers.add(key, KnownAnswer(self.name, asker, text, *spent))
+        return Answer(text, prompt_tokens, sampled_tokens, seconds=spent[-1], cost=spent[-2])
 
     def _text(self, completion: Completion) -> str:
         """Returns the text of a reply, empty where it has none; the key is in no record, even if a server repeats

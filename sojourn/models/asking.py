@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -41,8 +42,9 @@ class AskedModel(Protocol):
 
 @dataclass(frozen=True)
 class Exchange:
-    """Records a question and its answer. It is about the episodes `about`; the record of the first has the whole
-    `question`, those of the others have none. `purpose` says in a few words why it was asked."""
+    """Records a question and its answer. It is about the episodes `about`; the record of the first has the `question`,
+    those of the others have none. `purpose` says in a few words why it was asked. Of a conversation that goes on,
+    `question` holds only the messages that are new since the model's last answer."""
 
     model: str
     purpose: str
@@ -80,8 +82,10 @@ class AskedModels:
         seed: int,
         about: Sequence[str],
         purpose: str,
+        new: int = 0,
     ) -> Answer:
-        """Returns a model's answer, which is recorded with the episodes that it is about, once they are."""
+        """Returns a model's answer, which is recorded with the episodes that it is about, once they are: with the last
+        `new` messages of the question, or with all (0)."""
         question = tuple(messages)
         answer = await self.models[model].ask(
             question, max_tokens=max_tokens, temperature=temperature, seed=seed, asker=about[0]
@@ -90,7 +94,7 @@ class AskedModels:
             model=model,
             purpose=purpose,
             about=tuple(about),
-            question=question,
+            question=question[-new:],
             answer=answer.text,
             prompt_tokens=answer.prompt_tokens,
             sampled_tokens=answer.sampled_tokens,
@@ -107,6 +111,10 @@ class AskedModels:
             self._pending.setdefault(episode, {}).setdefault(key, own)
         return answer
 
+    def of_episode(self, episode: str) -> EpisodeModels:
+        """Returns what asks these models about one episode."""
+        return EpisodeModels(self, episode)
+
     def take(self, episodes: Iterable[str]) -> dict[str, tuple[Exchange, ...]]:
         """Returns what was asked about episodes that are being recorded, by their ids, and forgets it."""
         found = {name: tuple(self._pending.pop(name).values()) for name in episodes if name in self._pending}
@@ -114,7 +122,7 @@ class AskedModels:
             self._counts["asked"] += 1
             self._counts["asked_tokens"] += one.prompt_tokens + one.sampled_tokens
             self._counts["asked_cost"] += one.cost
-        return {name: tuple(sorted(asked, key=lambda one: (one.purpose, one.seed))) for name, asked in found.items()}
+        return {name: tuple(sorted(asked, key=_place)) for name, asked in found.items()}
 
     def forget(self) -> None:
         """Forgets what was asked about episodes that no step will record."""
@@ -125,3 +133,40 @@ class AskedModels:
         nothing where there was none."""
         counts, self._counts = self._counts, defaultdict(float)
         return dict(counts)
+
+
+def _place(one: Exchange) -> tuple[object, ...]:
+    """Returns what exchanges are sorted by, as many are made at once: what they are for, "turn 2" before "turn 10"."""
+    return *(int(part) if number % 2 else part for number, part in enumerate(re.split(r"(\d+)", one.purpose))), one.seed
+
+
+@dataclass(frozen=True)
+class EpisodeModels:
+    """The models of a run that can be asked for text, for what takes part in one episode: all that it asks is recorded
+    with the episode."""
+
+    models: AskedModels
+    episode: str
+
+    async def ask(
+        self,
+        model: str,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int,
+        temperature: float,
+        seed: int,
+        purpose: str,
+        new: int = 0,
+    ) -> Answer:
+        """Returns a model's answer; `new` is as in `AskedModels.ask`."""
+        return await self.models.ask(
+            model,
+            messages,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            seed=seed,
+            about=(self.episode,),
+            purpose=purpose,
+            new=new,
+        )

@@ -42,7 +42,9 @@ class ServedModel:
     for it. `key` names the environment variable that holds the API key. At most `concurrency` requests are sent at
     once; `timeout_s` bounds each, with its retries.
 
-    Rewards ask it for text, by chat completions. The run stops when `token_budget` tokens, of questions and answers, or
+    Rewards ask it for text, by chat completions, and so does each turn in a seat that it takes: with what the seat has
+    observed as messages, at the temperature of the policy's sampling, for at most `max_tokens` tokens (0: as many as
+    the policy may sample in a turn). The run stops when `token_budget` tokens, of questions and answers, or
     `cost_budget` in money are spent (0: no limit); `prompt_price` and `sampled_price` are what a million tokens cost.
     Answers are kept in the run folder, and nothing is asked twice; `answers` names an earlier run, whose answers are
     taken where the same was asked.
@@ -55,6 +57,7 @@ class ServedModel:
     model: Annotated[str, MODEL]
     key: Annotated[str, Text(r"|[A-Z][A-Z0-9_]*", "the name of an environment variable, or nothing")] = ""
     top_k: Annotated[int, Range(0)] = 20
+    max_tokens: Annotated[int, Range(0)] = 0
     concurrency: Annotated[int, Range(1)] = 16
     timeout_s: Annotated[float, Range(above=0)] = 600.0
     prompt_price: Annotated[float, Range(0)] = 0.0
@@ -94,8 +97,8 @@ class FrozenModel:
     """A model beside the policy, such as a teacher or an opponent. `name`, `revision` and `dtype` are as in `[model]`.
     Instead of a `name` it may have `weights`, those of another run as in `[model]`: its model is then that run's,
     adapters included. It is never trained, but by stages that name it among their `learners`: then of its weights all,
-    or with `lora` its adapters. Or it has an `endpoint`, the server that is asked for its log-probabilities. Or it has
-    `snapshots`, which make it a pool of the policy's own earlier versions."""
+    or with `lora` its adapters. Or it has an `endpoint`, the server that is asked for its log-probabilities, or for
+    text. Or it has `snapshots`, which make it a pool of the policy's own earlier versions."""
 
     name: Annotated[str, Text(r"[^\0]*", "the name of a model, or nothing")] = ""
     revision: Annotated[str, REVISION] = ""

@@ -12,13 +12,14 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from typing import NamedTuple
 
 from sojourn.checks.env.play import difference
 from sojourn.config.registry import build, construct
-from sojourn.config.toml import leaves
 from sojourn.errors import ActionError, ConfigError, RecordError, SojournError
 from sojourn.event_loop import contained
+from sojourn.models.asking import Exchange
 from sojourn.models.spec import Sampling
 from sojourn.protocols import EnvFamily
 from sojourn.record.episodes.episode_row import EpisodeRow
@@ -61,10 +62,6 @@ async def world_of_run(run: RunFolder) -> AsyncIterator[EnvFamily]:
     table = run.config.get("env")
     if not isinstance(table, Mapping):
         raise RecordError(f"{run.path / 'config.toml'} has no table [env]: there is no world to play in")
-    if any(path.rpartition(".")[2] == "user" and value == "llm" for path, value in leaves(table, "")):
-        raise ConfigError(
-            f"{run.path} cannot be replayed: a language model played its users, who answer differently now"
-        )
     try:
         family = build("env", table, "env").value
     except ConfigError as error:
@@ -83,12 +80,12 @@ async def replay(
             if isinstance(record, RecordError):
                 yield Replayed(row.id, Verdict.NOTHING, str(record))
             else:
-                yield await _replayed(family, record.episode, limits, seat_of)
+                yield await _replayed(family, record.episode, limits, partial(seat_of, record.asked))
 
 
-def _seat_of_run(run: RunFolder) -> SeatOf:
+def _seat_of_run(run: RunFolder) -> SeatOfAsked:
     """Returns what makes the seats of a play: of the run's own agent, unless that is `plain`, or there is none, as in
-    the record of a match."""
+    the record of a match. It is given what models were asked about the episode."""
     table = run.config.get("agent")
     if not isinstance(table, Mapping) or table.get("name") == "plain":
         return _recorded_seat
@@ -97,7 +94,14 @@ def _seat_of_run(run: RunFolder) -> SeatOf:
         params = construct(Sampling, run.config.get("sampling", {}), "sampling").value.params()
     except ConfigError as error:
         raise ConfigError(f"the agent of {run.path} cannot be built here: {error}") from error
-    return lambda trajectory, ends, called: AgentSeat.of(agent, trajectory, params, called)
+
+    def seat(
+        asked: Sequence[Exchange], trajectory: Trajectory, ends: bool, called: Sequence[Trajectory]
+    ) -> RecordedSeat | AgentSeat:
+        sampled = any(len(turn.sample.tokens) for turn in trajectory.turns)  # not so by a model behind an endpoint
+        return AgentSeat.of(agent, trajectory, params, called, asked) if sampled else RecordedSeat(trajectory, ends)
+
+    return seat
 
 
 def _limits(run: RunFolder) -> Limits:
@@ -273,10 +277,13 @@ class RecordedSeat:
             raise DiffersError(f"{self._where}: {difference('the refusal', was, f'{self.refusal}{cut}')}")
 
 
-def _recorded_seat(trajectory: Trajectory, ends: bool, called: Sequence[Trajectory]) -> RecordedSeat:
+def _recorded_seat(
+    asked: Sequence[Exchange], trajectory: Trajectory, ends: bool, called: Sequence[Trajectory]
+) -> RecordedSeat:
     if called:
         raise NotReplayableError(f"{trajectory.agent} called other agents, which the agent of this run does not")
     return RecordedSeat(trajectory, ends)
 
 
 SeatOf = Callable[[Trajectory, bool, Sequence[Trajectory]], RecordedSeat | AgentSeat]
+SeatOfAsked = Callable[[Sequence[Exchange], Trajectory, bool, Sequence[Trajectory]], RecordedSeat | AgentSeat]

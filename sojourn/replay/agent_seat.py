@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sojourn.abilities import MOVE, all_trajectories
+from sojourn.abilities import MOVE, all_trajectories, asked_for_text, with_base_agents
 from sojourn.errors import ActionError, BudgetError
+from sojourn.models.asking import Answer, AskedModels, Exchange
 from sojourn.protocols import Agent, AgentContext, Seat
 from sojourn.replay.compare import DiffersError, NotReplayableError, compare_rewards, compare_shown, compare_state
 from sojourn.types import (
@@ -88,6 +89,24 @@ class RecordedModel:
 
 
 @dataclass
+class RecordedAnswers:
+    """A model that a seat asked in an episode: it gives the recorded answers `asked` in their order."""
+
+    seat: str
+    asked: Sequence[Exchange]
+    given: int = 0
+
+    async def ask(
+        self, messages: Sequence[Message], *, max_tokens: int, temperature: float, seed: int, asker: str = ""
+    ) -> Answer:
+        self.given += 1
+        found = [one for one in self.asked if one.purpose == f"{self.seat}, question {self.given}"]
+        if not found:
+            raise NotReplayableError(f"the answer to question {self.given} of {self.seat} is not recorded with it")
+        return Answer(found[0].answer, 0, 0)
+
+
+@dataclass
 class AgentSeat:
     """A seat of the agent that played. What it kept is compared with the record when the play is over, as is that of
     the agents that it called (`calls`)."""
@@ -99,9 +118,19 @@ class AgentSeat:
 
     @classmethod
     def of(
-        cls, agent: Agent, trajectory: Trajectory, params: SamplingParams, called: Sequence[Trajectory] = ()
+        cls,
+        agent: Agent,
+        trajectory: Trajectory,
+        params: SamplingParams,
+        called: Sequence[Trajectory] = (),
+        asked: Sequence[Exchange] = (),
     ) -> AgentSeat:
+        """Returns the seat that took a trajectory, by whom others were `called`, in an episode about which models were
+        `asked`."""
         model = RecordedModel(trajectory, called)
+        names = {name for one in with_base_agents(agent) for name in asked_for_text(one)}
+        of_models = {name: [one for one in asked if one.model == name] for name in names}
+        answers = AskedModels({name: RecordedAnswers(trajectory.agent, of) for name, of in of_models.items()})
         context = AgentContext(
             name=trajectory.agent,
             renderer=model,
@@ -109,6 +138,7 @@ class AgentSeat:
             params=params,
             max_context=ROOM,
             trainable=trajectory.trainable,
+            models=answers.of_episode(""),
         )
         return cls(trajectory, agent.seat(context), called)
 

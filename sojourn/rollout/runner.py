@@ -11,12 +11,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any
 
-from sojourn.abilities import HasLowestReward, LooksAhead, PlaysElsewhere, ValueModel, blobs_of, max_turns
+from sojourn.abilities import DrawsAll, HasLowestReward, LooksAhead, PlaysElsewhere, ValueModel, blobs_of, max_turns
+from sojourn.agents.conversation import AskedSeat
 from sojourn.blame import LOWEST, Blame, EpisodeCounts, close
 from sojourn.config.fields import Range
 from sojourn.errors import ConfigError, RankError, WorldError
 from sojourn.event_loop import cancelled, contained
 from sojourn.failures import Attempt, require_few_failures
+from sojourn.models.asking import AskedModels
+from sojourn.models.spec import ServedModel
 from sojourn.places import Places, PlayLimit
 from sojourn.protocols import Agent, AgentContext, Env, EnvFamily, Renderer, Sampler, Seat
 from sojourn.rollout.limits import Limits, call_env
@@ -34,6 +37,11 @@ def seed_of(*parts: object) -> int:
     """Returns a seed of 63 bits that depends on all parts and on nothing else."""
     digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
+
+
+def _id(label: str, task: Task) -> str:
+    """Returns the id of the episode of a task that is played under a label."""
+    return f"{label}-{task.id}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +76,8 @@ class Runner:
     critic: ValueModel | None = None  # for agents and branching rules that ask it
     model_of: ModelOf = lambda label, seat, seats: "policy"
     trained: Collection[str] = ("policy",)  # the models that learn in the run
+    asked: AskedModels = field(default_factory=lambda: AskedModels({}))  # the models that can be asked for text
+    served: Mapping[str, ServedModel] = field(default_factory=dict[str, ServedModel])  # that take seats, by name
     _recent: deque[str | None] = field(default_factory=lambda: deque(maxlen=100))
     # by environment: how many plays it has room for (and by the copies of each), and how they end
     _world_places: dict[tuple[int, int], Places] = field(default_factory=dict[tuple[int, int], Places])
@@ -122,7 +132,7 @@ class Runner:
                     if isinstance(error, asyncio.CancelledError) and cancelled():
                         raise
                     failed = error
-                episode = played.episode(f"{label}-{task.id}", task, time.monotonic() - began, failed)
+                episode = played.episode(_id(label, task), task, time.monotonic() - began, failed)
                 if isinstance(failed, WorldError) or episode.error is None or attempt == self.config.retries:
                     self.count(episode)
                     if isinstance(failed, WorldError):
@@ -169,7 +179,8 @@ class Runner:
         try:
             for name in (names := seats_of_world(world)):
                 context = self._agent_context(name, self.model_of(label, name, names), sampler, params)
-                seats[name] = (course or self.agent).seat(context)
+                context = replace(context, models=self.asked.of_episode(_id(label, task)))
+                seats[name] = (course or self).seat(context)
             played = await play(env, seats, limits, self.timeline, task.env, blame if find_cause else None, course)
             if blobs := blobs_of(env):
                 self.on_blobs(blobs)
@@ -182,6 +193,14 @@ class Runner:
         attempt.trajectories, attempt.complete, attempt.failure = played, True, blame.failure
         if not blame.closed:
             await self._call(env.close)
+
+    def seat(self, context: AgentContext) -> Seat:
+        """Returns a new seat. A model behind an endpoint is asked for its turns, unless the play's samples come from
+        elsewhere, as an expert takes all seats."""
+        served, sampler = self.served.get(context.params.model), context.sampler
+        if served is not None and (sampler is self.sampler or isinstance(sampler, DrawsAll)):
+            return AskedSeat.of(context, served.max_tokens)
+        return self.agent.seat(context)
 
     def _agent_context(self, name: str, model: str, sampler: Sampler, params: SamplingParams) -> AgentContext:
         """Returns the context of a seat. Each has a sampling seed of its own, so that seats do not sample alike."""

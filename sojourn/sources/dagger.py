@@ -39,6 +39,7 @@ class Dagger:
     live = False
     size = 1
     origin = "dagger"
+    gives_samples = True
     env_needs = frozenset({"expert"})
 
     def tasks(self, steps: int) -> int:

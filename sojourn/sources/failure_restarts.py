@@ -44,6 +44,7 @@ class FailureRestarts:
 
     live = False
     origin = "failure_restarts"
+    gives_samples = True
 
     def tasks(self, steps: int) -> int:
         return 0

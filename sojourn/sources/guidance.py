@@ -69,6 +69,10 @@ class Guidance(WrappedSource):
     def max_lag(self) -> int:
         return max(super().max_lag, int(self.hidden))  # hidden guidance makes samples off-policy
 
+    @property
+    def gives_samples(self) -> bool:
+        return self.hidden or super().gives_samples
+
     async def check(self, stage: StageContext) -> None:
         await super().check(stage)
         if self.kind == "plan" and (without := await stage.plays.lacking("expert")):

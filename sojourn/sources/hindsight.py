@@ -52,6 +52,7 @@ class Hindsight:
     live = False
     size = 1
     origin = "hindsight"
+    gives_samples = True
 
     def tasks(self, steps: int) -> int:
         return 0

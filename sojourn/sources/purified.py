@@ -44,6 +44,10 @@ class Purified(WrappedSource):
 
     unverified = "the paper's text and code could not be read, an account of it was"
 
+    @property
+    def gives_samples(self) -> bool:
+        return True
+
     async def check(self, stage: StageContext) -> None:
         await super().check(stage)
         require_one_seat(stage, "purified", "choose another source")

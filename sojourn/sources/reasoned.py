@@ -56,6 +56,10 @@ class Reasoned(WrappedSource):
     unverified = "the paper's text could not be read, its abstract and accounts of it were"
 
     @property
+    def gives_samples(self) -> bool:
+        return True
+
+    @property
     def origin(self) -> str:
         return ORIGIN
 

@@ -34,6 +34,10 @@ class Retold(WrappedSource):
     agent_type: ClassVar[type]
     new_each_step: ClassVar[bool] = False  # whether an episode is told something else whenever it is taken
 
+    @property
+    def gives_samples(self) -> bool:
+        return True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.base.live:

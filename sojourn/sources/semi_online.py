@@ -72,6 +72,7 @@ class SemiOnline(Slots):
     discount: Annotated[float, Range(0, 1)] = 0.5
 
     origin = "semi_online"
+    gives_samples = True
     env_needs = frozenset({"expert"})
 
     def __post_init__(self) -> None:

@@ -166,6 +166,7 @@ class Splices:
 
     live = False
     origin = ORIGIN
+    gives_samples = True
 
     @property
     def width(self) -> int:

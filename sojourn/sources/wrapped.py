@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from sojourn.abilities import (
     Branches,
     Checks,
+    GivesSamples,
     GroupQueue,
     Measured,
     Mixes,
@@ -54,6 +55,10 @@ class WrappedSource:
     @property
     def forks(self) -> bool:
         return isinstance(self.base, Branches) and self.base.forks
+
+    @property
+    def gives_samples(self) -> bool:
+        return isinstance(self.base, GivesSamples) and self.base.gives_samples
 
     @property
     def asks_critic(self) -> bool:

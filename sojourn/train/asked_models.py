@@ -1,4 +1,4 @@
-"""The models that rewards ask for text: checks them, and opens them for a run."""
+"""The models that are asked for text, by rewards, agents and in seats: checks them, and opens them for a run."""
 
 from __future__ import annotations
 
@@ -6,13 +6,22 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sojourn.abilities import BindsModels
-from sojourn.composite import replaced_bases
-from sojourn.errors import ActionError, BudgetError
+from sojourn.abilities import (
+    BindsModels,
+    GivesSamples,
+    LooksAhead,
+    asked_for_text,
+    parts_of,
+    with_base_agents,
+)
+from sojourn.composite import replaced_bases, with_bases
+from sojourn.errors import ActionError, BudgetError, ConfigError
 from sojourn.models.answers import AnswerStore
 from sojourn.models.asked_endpoint import EndpointModel
 from sojourn.models.asking import Answer, AskedModel, AskedModels, TooLongError
 from sojourn.protocols import Renderer, Reward, Sampler
+from sojourn.searchers.search import Search
+from sojourn.sources.searched import Searched
 from sojourn.train.recipe import Recipe
 from sojourn.train.snapshots import POLICY
 from sojourn.types import Message, SamplingParams
@@ -46,9 +55,9 @@ class LocalModel:
 
 
 def open_asked(recipe: Recipe, renderer: Renderer, sampler: Sampler, answers: AnswerStore) -> AskedModels:
-    """Returns the models that the rewards of a recipe ask; `sampler` draws from all that are here."""
+    """Returns the models of a recipe that are asked for text; `sampler` draws from all that are here."""
     models: dict[str, AskedModel] = {}
-    for name in recipe.asked_for_text:
+    for name in sorted(recipe.asked_for_text | recipe.served_seats.keys()):
         served = recipe.models[name].endpoint if name != POLICY else None
         if served is not None:
             models[name] = EndpointModel(name, served, answers)
@@ -61,3 +70,66 @@ def bound(reward: Reward, models: AskedModels) -> Reward:
     """Returns a reward that asks these models, with all that it contains."""
     reward = replaced_bases(reward, lambda base: bound(base, models))
     return reward.bind_models(models) if isinstance(reward, BindsModels) else reward
+
+
+def check_asked(recipe: Recipe) -> None:
+    """Refuses models that a reward or an agent cannot ask for text, and a search whose reward or agent asks any."""
+    asking = [("reward", one) for one in with_bases([recipe.reward])]
+    asking += [("agent", one) for one in with_base_agents(recipe.agent)]
+    for where, one in asking:
+        for name in sorted(asked_for_text(one)):
+            _check_asked_model(recipe, where, name)
+    parts = [part for stage in recipe.stages for part in parts_of(stage.groups)]
+    searches = [recipe.agent, *(part.agent for part in parts if isinstance(part, Searched))]
+    rewards = with_bases([agent.reward for agent in searches if isinstance(agent, Search)])
+    if names := [type(one).__name__ for one in rewards if asked_for_text(one)]:
+        raise ConfigError(
+            f"agent.reward: {names[0]} asks a model, but a search judges plays that are not recorded: give it another "
+            "reward"
+        )
+    asking_agents = [one for one in with_base_agents(recipe.agent) if asked_for_text(one)]
+    if asking_agents and (why := _takes_over(recipe)):
+        raise ConfigError(
+            f"agent: {type(asking_agents[0]).__name__} asks a model in the course of a play, but {why}: leave one of "
+            "the two out"
+        )
+
+
+def _check_asked_model(recipe: Recipe, where: str, name: str) -> None:
+    changing = name == POLICY or name in recipe.learning
+    if where == "agent" and changing:
+        raise ConfigError(
+            f"agent: it asks the model '{name}', which learns in the run, so that a run which is resumed would be "
+            "answered otherwise: name one that does not"
+        )
+    if name == POLICY:
+        return
+    if name not in recipe.models:
+        known = ", ".join(sorted({POLICY, *recipe.models}))
+        raise ConfigError(f"{where}: it asks the model '{name}', but there are {known}: add a table [models.{name}]")
+    if recipe.models[name].snapshots is not None:
+        raise ConfigError(
+            f"{where}: it asks the model '{name}', which is a pool of snapshots: these take seats alone: name another "
+            "model" + (", or 'policy'" if where == "reward" else "")
+        )
+
+
+def check_served_seats(recipe: Recipe) -> None:
+    """Refuses models behind endpoints in the seats of plays that a server cannot be asked for turn by turn."""
+    if recipe.served_seats and (why := _takes_over(recipe)):
+        raise ConfigError(
+            f"seats: models.{min(recipe.served_seats)} is behind an endpoint, but {why}: give the seat to a model that "
+            "is here, by a name or weights"
+        )
+
+
+def _takes_over(recipe: Recipe) -> str:
+    """Returns what makes plays of a recipe that go on otherwise than as models are asked in their course; empty where
+    nothing does."""
+    parts = [part for stage in recipe.stages for part in parts_of(stage.groups)]
+    for part in (recipe.agent, *parts):
+        if isinstance(part, LooksAhead | Searched):
+            return f"{type(part).__name__} tries actions in copies of plays, which are not recorded"
+        if isinstance(part, GivesSamples) and part.gives_samples:
+            return f"{type(part).__name__} plays with samples of its own, where there is nothing to ask"
+    return ""

@@ -76,6 +76,8 @@ async def assemble(recipe: Recipe) -> AsyncIterator[Components]:
                 timeline=timeline,
                 model_of=seating,
                 trained=frozenset(trainers),
+                asked=asked,
+                served=recipe.served_seats,
             )
             tasks = listed(recipe.env, recipe.curriculum.split)
             curriculum = bound_curriculum(recipe.curriculum, recipe.env, tasks, recipe.seed)
@@ -94,6 +96,7 @@ async def assemble(recipe: Recipe) -> AsyncIterator[Components]:
                 timeline=timeline,
             )
     finally:
+        await answers.finish()
         answers.close()
         await sampler.close()
         for trainer in trainers.values():

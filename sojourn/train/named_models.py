@@ -16,9 +16,7 @@ from sojourn.abilities import (
     OpensPlayers,
     ScoresTokens,
     SharesBase,
-    asked_for_text,
     asked_models,
-    parts_of,
     reads_critic,
 )
 from sojourn.composite import with_bases
@@ -32,9 +30,8 @@ from sojourn.protocols import Opened, Renderer, Sampler, Trainer
 from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.run import RunFolder
 from sojourn.record.run_weights import NamedRun, find_weights
-from sojourn.searchers.search import Search
-from sojourn.sources.searched import Searched
 from sojourn.timeline import Timeline
+from sojourn.train.asked_models import check_asked, check_served_seats
 from sojourn.train.recipe import Recipe, Stage
 from sojourn.train.routed_sampler import RoutedSampler
 from sojourn.train.snapshots import POLICY, SnapshotPool
@@ -77,7 +74,8 @@ def check_names(recipe: Recipe) -> None:
                         "snapshots: these take seats alone: name another model, or 'reference'"
                     )
     _check_seated(recipe)
-    _check_asked_for_text(recipe)
+    check_asked(recipe)
+    check_served_seats(recipe)
     scoring = _asked_of_trainer(recipe)
     if unused := sorted(recipe.models.keys() - scoring - recipe.seated - recipe.asked_for_text):
         raise ConfigError(
@@ -107,10 +105,10 @@ def _check_seated(recipe: Recipe) -> None:
             raise ConfigError(
                 f"{where}: the model '{name}' is to {what}, but there are {known}: add a table [models.{name}]"
             )
-        if recipe.models[name].endpoint is not None:
+        if name in recipe.called and recipe.models[name].endpoint is not None:
             raise ConfigError(
-                f"{where}: models.{name} is behind an endpoint, which scores tokens and takes no seat: give it a name "
-                "or weights"
+                f"{where}: models.{name} is behind an endpoint, which takes the seats of worlds alone: give it a "
+                "name or weights"
             )
         if name in recipe.called and recipe.models[name].snapshots is not None:
             raise ConfigError(
@@ -118,32 +116,10 @@ def _check_seated(recipe: Recipe) -> None:
                 "model"
             )
     if recipe.players and not (isinstance(recipe.backend, OpensPlayers) and recipe.backend.opens_players):
-        where = "seats" if recipe.seated else "reward"
-        remedy = "" if recipe.seated else ", or give the model an endpoint"
+        where = "seats" if recipe.seated else "reward, or agent"
         raise ConfigError(
             f"{where}: {type(recipe.backend).__name__} opens no models that sample beside the policy: use backend = "
-            f"{{name = 'torch'}}{remedy}"
-        )
-
-
-def _check_asked_for_text(recipe: Recipe) -> None:
-    """Refuses models that a reward cannot ask for text, and an agent whose own reward asks any."""
-    for name in sorted(recipe.asked_for_text - {POLICY}):
-        if name not in recipe.models:
-            known = ", ".join(sorted({POLICY, *recipe.models}))
-            raise ConfigError(f"reward: it asks the model '{name}', but there are {known}: add a table [models.{name}]")
-        if recipe.models[name].snapshots is not None:
-            raise ConfigError(
-                f"reward: it asks the model '{name}', which is a pool of snapshots: these take seats alone: name "
-                "another model, or 'policy'"
-            )
-    parts = (part for stage in recipe.stages for part in parts_of(stage.groups))
-    agents = [recipe.agent, *(part.agent for part in parts if isinstance(part, Searched))]
-    rewards = with_bases([agent.reward for agent in agents if isinstance(agent, Search)])
-    if names := [type(one).__name__ for one in rewards if asked_for_text(one)]:
-        raise ConfigError(
-            f"agent.reward: {names[0]} asks a model, but a search judges plays that are not recorded: give it another "
-            "reward"
+            "{name = 'torch'}, or give the model an endpoint"
         )
 
 
@@ -163,6 +139,11 @@ def check_learning(recipe: Recipe) -> None:
                 )
             if name in recipe.models and recipe.models[name].snapshots is not None:
                 raise ConfigError(f"{where}: snapshots are earlier versions of the policy, which do not learn")
+            if name in recipe.served_seats:
+                raise ConfigError(
+                    f"{where}: the model is behind an endpoint, whose weights are not here: give it a name, or leave "
+                    "the learner out"
+                )
             if asked := sorted(model for stream in own.streams for model in asked_models(stream)):
                 raise ConfigError(f"{where}: its streams ask the model '{asked[0]}', which only the policy's may")
             reading = [loss for loss in own.losses if "critic" in loss.needs]

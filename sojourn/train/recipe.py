@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from sojourn.abilities import asked_for_text, sub_agent_models
+from sojourn.abilities import asked_for_text, sub_agent_models, with_base_agents
 from sojourn.agents.plain import Plain
 from sojourn.batch.weigh import Aggregate
 from sojourn.composite import with_bases
@@ -15,7 +15,7 @@ from sojourn.config.fields import FOLDER, NONBLANK, Kind, Range, Text
 from sojourn.config.registry import build
 from sojourn.credit.grpo import GRPO
 from sojourn.curricula.cycle import Cycle
-from sojourn.models.spec import Critic, FrozenModel, Model, Sampling
+from sojourn.models.spec import Critic, FrozenModel, Model, Sampling, ServedModel
 from sojourn.optim import Optim
 from sojourn.protocols import (
     Agent,
@@ -240,14 +240,21 @@ class Recipe:
 
     @property
     def asked_for_text(self) -> frozenset[str]:
-        """Returns the models that the reward, with all that it contains, asks for text."""
-        return frozenset[str]().union(*map(asked_for_text, with_bases([self.reward])))
+        """Returns the models that the reward and the agent, with all that they contain, ask for text."""
+        asking = [*with_bases([self.reward]), *with_base_agents(self.agent)]
+        return frozenset[str]().union(*map(asked_for_text, asking))
+
+    @property
+    def served_seats(self) -> Mapping[str, ServedModel]:
+        """Returns the models behind endpoints that take seats, by their names."""
+        found = {name: self.models[name].endpoint for name in sorted(self.seated) if name in self.models}
+        return {name: served for name, served in found.items() if served is not None}
 
     @property
     def players(self) -> frozenset[str]:
         """Returns the models with weights here that sample beside the policy: in seats, or asked for text."""
         asked = {n for n in self.asked_for_text if n in self.models and self.models[n].endpoint is None}
-        return self.seated | asked
+        return (self.seated - self.served_seats.keys()) | asked
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from sojourn.abilities import blobs_of, sub_agent_models
+from sojourn.agents.text_seat import TextSeat
 from sojourn.arena.checkpoints import LoadedModel, load_model
-from sojourn.arena.text_seat import TextSeat
 from sojourn.errors import ConfigError, RecordError, cause
 from sojourn.protocols import AgentContext
 from sojourn.record.episodes.step_file import Record

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sojourn.arena.text_seat import TextReply
+from sojourn.agents.text_seat import TextReply
 from sojourn.errors import ActionError, ConfigError
 from sojourn.protocols import Renderer, Sampler
 from sojourn.record.export.selection import paths_in_world

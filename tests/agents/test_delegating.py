@@ -246,6 +246,10 @@ TABLE = {"thinker": {"instruction": "Think."}}
         ({"sub_agents": {"a": {"instruction": "x", "base": {"name": "plain", "choices": True}}}}, "list its `results`"),
         ({"sub_agents": TABLE, "base": {"name": "plain", "choices": True}}, "sub_agents.thinker has no `tasks`"),
         ({"sub_agents": TABLE, "base": {"name": "mcts"}}, "MCTS searches"),
+        (
+            {"sub_agents": {"a": {"instruction": "x", "base": {"name": "when_to_ask", "model": "big"}}}},
+            "WhenToAsk asks other models",
+        ),
         ({"sub_agents": TABLE, "base": {"name": "delegating", "sub_agents": TABLE}}, "Delegating calls other agents"),
         (
             {"sub_agents": {"a": {"instruction": "x", "base": {"name": "delegating", "sub_agents": TABLE}}}},

@@ -14,11 +14,11 @@ import pytest
 from rich.console import Console
 from trained_run import train
 
+from sojourn.agents.text_seat import TextReply, TextSeat
 from sojourn.arena.league import Game, League, standings
 from sojourn.arena.operators import RandomOperator, StatelessOperator
 from sojourn.arena.run_league import run_league
 from sojourn.arena.run_match import MatchConfig
-from sojourn.arena.text_seat import TextReply, TextSeat
 from sojourn.envs.toy import Toy
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.protocols import AgentContext

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from sojourn.agents.text_seat import TextReply, TextSeat
 from sojourn.arena.lockstep import OperatorTurn
 from sojourn.arena.match import Match, ObservedFamily
 from sojourn.arena.operators import ExpertOperator, RandomOperator, StatelessOperator
-from sojourn.arena.text_seat import TextReply, TextSeat
 from sojourn.envs.expert import expert_action
 from sojourn.envs.toy import Toy
 from sojourn.errors import ActionError, ConfigError, InfrastructureError

@@ -191,10 +191,8 @@ def test_what_cannot_sit_is_refused(words, tmp_path):
     assert words in str(caught.value)
 
 
-SERVED = "{endpoint={base_url='http://127.0.0.1:1/v1', model='x'}}"
 CHANGED = {
     "but a play has the one seat 'agent'": ["env.opponent=tit_for_tat"],
-    "takes no seat: give it a name or weights": [f"models.rival={SERVED}"],
     "Ray opens no models that sample beside": ["backend={name='ray'}"],
     "minibatches = 7, but a step has 6 trajectories": ["stages.0.minibatches=7"],
 }

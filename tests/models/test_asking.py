@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import stat
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -192,3 +193,38 @@ async def test_what_was_asked_is_kept_until_its_episodes_are_recorded():
     await asked.ask("parrot", QUESTION, **ASK, about=("d",), purpose="to see")
     asked.forget()
     assert asked.take(["d"]) == {}
+
+
+async def test_what_a_conversation_asks_is_recorded_in_order_with_what_is_new():
+    asked = AskedModels({"parrot": Parrot()})
+    of_episode = asked.of_episode("a")
+    for turn in (10, 2, 1):
+        options = {**ASK, "seed": turn}
+        await of_episode.ask(
+            "parrot", [*QUESTION, Message(Role.USER, "And?")], **options, purpose=f"turn {turn}", new=1
+        )
+    [taken] = asked.take(["a"]).values()
+    assert [one.purpose for one in taken] == ["turn 1", "turn 2", "turn 10"]
+    assert [[message.text for message in one.question] for one in taken] == [["And?"]] * 3
+
+
+async def test_an_answer_that_nobody_waits_for_any_more_is_kept():
+    """As when a run stops: it is paid for, and not asked for again."""
+    asked_for, go_on = threading.Event(), threading.Event()
+
+    def slowly(path, body):
+        asked_for.set()
+        go_on.wait()
+        return reply("Because.")
+
+    store = AnswerStore()
+    with answered(slowly) as (url, requests):
+        asking = asyncio.create_task(model(url, store).ask(QUESTION, **ASK))
+        await asyncio.to_thread(asked_for.wait)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        go_on.set()
+        await store.finish()
+        answer = await model(url, store).ask(QUESTION, **ASK)
+    assert (answer.text, answer.cached, len(requests)) == ("Because.", True, 1)

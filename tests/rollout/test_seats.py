@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sojourn.agents.plain import Plain
-from sojourn.arena.text_seat import TextSeat
+from sojourn.agents.text_seat import TextSeat
 from sojourn.protocols import AgentContext
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.replay import RecordedSeat

@@ -26,7 +26,7 @@ from played_match import match
 from played_run import SUMS, TOY, Made, Script, Sums
 from starlette.testclient import TestClient
 
-from sojourn.arena.text_seat import NO_SAMPLE
+from sojourn.agents.text_seat import NO_SAMPLE
 from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Literal
 
 from sojourn.envs.tools import Interface, ToolsEnv
+from sojourn.envs.user_seat import UserSeatEnv
 from sojourn.types import Message, Step
 
 
@@ -22,3 +23,7 @@ class ToolsEnvWithInfo(ToolsEnv):
     async def step(self, agent: str, action: Message) -> Step:
         step = await super().step(agent, action)
         return replace(step, info={**step.info, **self.game.info})
+
+
+class UserSeatEnvWithInfo(UserSeatEnv, ToolsEnvWithInfo):
+    """The same, of an object that talks with a user in a seat: the numbers are those of the agent's turns."""

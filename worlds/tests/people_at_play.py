@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
+from collections.abc import Callable
 from typing import Any
 
 from sojourn.errors import ActionError
@@ -41,6 +42,16 @@ async def go_on(env: Any) -> tuple[float, Step, list[str]]:
             await env.close()
             return total, step, said
         assert len(said) < 100
+
+
+async def answered(env: Any, step: Step, user: Callable[[str, str], str]) -> Step:
+    """The step once the seat `user` has answered, if it is its turn: what `user` makes of its system message and of
+    what it is told."""
+    while step.observation is not None and step.observation.agent == "user":
+        [told] = step.observation.messages
+        system = "".join(message.text for message in step.observation.system)
+        step = await env.step("user", say(user(system, told.text)))
+    return step
 
 
 async def chance_play(family: Any, index: int, rng: random.Random, limit: int = 100) -> float:

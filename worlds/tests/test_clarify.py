@@ -5,15 +5,17 @@ from __future__ import annotations
 import random
 
 import pytest
-from people_at_play import chance_play, enter, expert_play, go_on, say, shown
+from people_at_play import answered, chance_play, enter, expert_play, go_on, say, shown
 
 from sojourn.checks.env import check_env
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
-from sojourn_worlds.clarify import THINGS, Clarify, Order, Wish, _attributes, draw
+from sojourn_worlds.clarify import Clarify
+from sojourn_worlds.clarify.order import Order
+from sojourn_worlds.clarify.wish import THINGS, Wish, attributes_of, draw
 
 COFFEE = Wish(
     "coffee",
-    tuple(a for a in _attributes(THINGS["coffee"]) if a.name in ("size", "milk", "serving", "ice")),
+    tuple(a for a in attributes_of(THINGS["coffee"]) if a.name in ("size", "milk", "serving", "ice")),
     {"size": "large", "milk": "oat", "serving": "iced", "ice": "cubed"},
     frozenset({"size"}),
     frozenset({"milk"}),
@@ -21,7 +23,17 @@ COFFEE = Wish(
 DATA = {"cost": 0.05, "wrong": 1.0, "turns": 6, "choices": False}
 
 
-@pytest.mark.parametrize("fields", [{}, {"choices": True, "turns": 8}, Clarify.about.smallest])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"choices": True, "turns": 8},
+        Clarify.about.smallest,
+        {"indirect": 0.6, "choices": True, "turns": 12},
+        {"user": "seat"},
+        {"user": "seat", "indirect": 1.0, "turns": 12, "form": "native"},
+    ],
+)
 async def test_its_promises(fields) -> None:
     report = await check_env(Clarify(**fields))
     assert report.passed, report.failed
@@ -173,9 +185,89 @@ def test_the_answer_is_the_right_order() -> None:
         assert game.reward() == 1.0
 
 
+SHY = Wish(**{**vars(COFFEE), "indifferent": frozenset(), "indirect": frozenset({"milk", "ice"})})
+
+
+def test_a_user_who_says_what_it_does_not_want() -> None:
+    game = Order(SHY, {**DATA, "choices": True})
+    assert SHY.needed == 1 + 2 + 1  # three sorts of milk, two of ice
+    asked = [(game.ask("milk"), game.info["subgoal"]) for _ in range(3)]
+    assert asked == [("User: Not soy.", 1.0), ("User: Not dairy.", 1.0), ("User: oat, please.", 0.0)]
+    assert not any(choice.startswith('ask("milk') for choice in game.choices())
+    once = Order(SHY, {**DATA, "choices": True})
+    once.ask("milk")
+    orders = [choice for choice in once.choices() if choice.startswith("order")]
+    assert {name for name in ("oat", "soy", "dairy") if any(name in order for order in orders)} == {"oat", "dairy"}
+    assert once.expert() == 'ask("milk")'
+
+
+async def test_the_expert_earns_exactly_one_from_such_users() -> None:
+    family, questions = Clarify(indirect=0.7, turns=12), []
+    for index in range(150):
+        total, step, said = await expert_play(family, index)
+        assert (total, step.success) == (1.0, True)
+        questions.append(len(said) - 1)
+    assert max(questions) >= 7
+
+
+def test_tasks_without_such_users_are_what_they_were() -> None:
+    [task, same] = [Clarify(**fields).tasks("train")[7] for fields in ({}, {"user": "seat"})]
+    assert "indirect" not in task.data
+    assert task.id == same.id
+    wish, shy = (draw(7, {**task.data, **more}) for more in ({}, {"indirect": 1.0}))
+    assert (wish.values, wish.hidden) == (shy.values, shy.hidden)
+    assert shy.indirect == frozenset(wish.hidden)
+
+
+async def test_the_user_may_sit_in_a_seat() -> None:
+    family = Clarify(user="seat", given=0.0, indifferent=0.0)
+    env, told = enter(family), []
+    first = await env.start()
+    wish = draw(family.tasks("train")[0].seed, family.tasks("train")[0].data)
+    hidden = [wish.values[name] for name in wish.hidden]
+    assert first.agent == "agent"
+    assert first.messages[0].text.endswith(f"User: A {wish.thing}, please.")
+
+    def user(system: str, question: str) -> str:
+        told.append((system, question))
+        return ", ".join(hidden)
+
+    seen = await answered(env, await env.step("agent", say('ask("What do you want?")')), user)
+    [(system, question)] = told
+    assert question == "What do you want?"
+    assert all(value in system for value in hidden)
+    assert f"You have just said: A {wish.thing}, please." in system
+    assert shown(seen) == f"User: {', '.join(hidden)}"
+    end = await env.step("agent", say(f'order("{wish.order()}")'))
+    assert end.rewards == {"agent": 1.0, "user": 1.0}  # one question for all is no better than the best play
+    assert end.success
+
+
+async def test_the_truth_of_the_order_counts_whatever_the_user_said() -> None:
+    env = enter(Clarify(user="seat", given=0.0, indifferent=0.0, dependent=False, attributes=1))
+    first = await env.start()
+    name, _, options = first.messages[0].text.splitlines()[1].partition(": ")
+    assert env.expert() == f'ask("{name}")'
+    asked = await env.step("agent", say(env.expert()))
+    truth = env.expert()  # of the user now
+    lie = next(option for option in options.split(", ") if option not in truth)
+    await answered(env, asked, lambda system, question: f"{lie}, please.")
+    end = await env.step("agent", say(f'order("{lie}")'))
+    assert end.success is False
+    assert end.rewards["agent"] < 0
+
+
+@pytest.mark.parametrize(("call", "told"), [('ask("")', "from 1 to 2000"), ('hear("oat")', "there is no tool")])
+async def test_in_a_seat_bad_questions_are_refused_too(call: str, told: str) -> None:
+    env = enter(Clarify(user="seat"))
+    await env.start()
+    with pytest.raises(ActionError, match=told):
+        await env.step("agent", say(call))
+
+
 def test_no_value_belongs_to_two_attributes() -> None:
     for thing, text in THINGS.items():
-        *free, depending = _attributes(text)
+        *free, depending = attributes_of(text)
         values = [value for attribute in (*free, depending) for value in attribute.options]
         assert len(values) == len(set(values)), thing
         assert len(free) == 5
@@ -186,6 +278,9 @@ def test_no_value_belongs_to_two_attributes() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
+        ({"indirect": 0.1}, "turns = 10"),
+        ({"indirect": 0.1, "turns": 12, "cost": 0.06}, "cost = 0.06"),
+        ({"user": "llm"}, 'user = "llm"'),
         ({"attributes": 6}, "attributes = 6"),
         ({"given": 0.8, "indifferent": 0.3}, "indifferent = 0.3"),
         ({"turns": 3}, "turns = 3"),

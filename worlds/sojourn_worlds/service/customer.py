@@ -19,10 +19,10 @@ class Customer:
     told: set[str] = field(default_factory=set)  # "email", "name", "detail 0", ...
     finished: bool = False  # has said that there is nothing else
 
-    async def open(self) -> str:
+    def open(self) -> str:
         return self.case.wishes[0].said
 
-    async def reply(self, text: str) -> str:
+    def reply(self, text: str) -> str:
         low = text.lower()
         if re.search(r"\b(confirm|proceed|go ahead|shall i|are you sure)\b", low):
             return self._confirm(low)
@@ -84,7 +84,7 @@ class Customer:
 
 
 def instructions(case: Case) -> str:
-    """Returns the same customer in words, for a model that plays it."""
+    """Returns the same customer in words, for the seat that plays it."""
     facts = case.database["users"][case.user]
     lines = [f"You are {facts['name']}, zip code {facts['zip']}."]
     lines.append(f"Your email is {facts['email']}." if case.knows_email else "You do not remember your email.")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sojourn.envs.simulated_user import STOP, SimulatedUser
+from sojourn.envs.user_seat import AWAITED, STOP, SeatUser
 from sojourn_worlds.service.customer import Customer
 from sojourn_worlds.service.shop import Case, Database, Wish, change, digest, transfer
 
@@ -33,7 +33,7 @@ class Desk:
     """
 
     case: Case
-    user: Customer | SimulatedUser
+    user: Customer | SeatUser
     turns: int
     database: Database
     turns_taken: int = 0
@@ -50,28 +50,25 @@ class Desk:
     def __deepcopy__(self, memo: dict[int, Any]) -> Desk:
         kept = {"case": self.case, "info": dict(self.info)}
         copied = {name: copy.deepcopy(value, memo) for name, value in vars(self).items() if name not in kept}
-        twin = Desk(**kept, **copied)
+        twin = type(self)(**kept, **copied)
         if isinstance(self.user, Customer):
             twin.user = Customer(self.case, self.user.stated, set(self.user.told), self.user.finished)
         return twin
 
-    async def goal(self) -> str:
-        return f"Customer: {await self.user.open()}"
+    def goal(self) -> str:
+        return f"Customer: {self.user.opening if isinstance(self.user, SeatUser) else self.user.open()}"
 
-    async def say(self, text: str) -> str:
+    def say(self, text: str) -> str:
         """Say or ask something."""
-        if not 0 < len(text.strip()) <= LONGEST:
-            raise ValueError(f"{len(text)} characters, but from 1 to {LONGEST} can be said at once")
+        _require_sayable(text)
+        assert isinstance(self.user, Customer), "a desk with a seat for the customer has its own"
         current = self._current()
-        answer = await self.user.reply(text)
+        answer = self.user.reply(text)
         before = len(self.subgoals_reached)
-        if re.search(r"\byes\b", answer.lower()):
-            self.confirmed |= {order for order in re.findall(r"W\d{4}", text.upper()) if order in self._wished()}
-            self._reach(*(f"confirmed {order}" for order in self.confirmed))
+        self._note_consent(text, answer)
         self._answer(text, current)
-        self.done = STOP in answer
         self._tell(before, worked=None)
-        return f"Customer: {answer.replace(STOP, '').strip()}"
+        return f"Customer: {answer}"
 
     def find_user(self, email: str) -> str:
         """The id of a customer."""
@@ -164,7 +161,9 @@ class Desk:
 
     def state_key(self) -> str:
         user = self.user
-        talk = [user.stated, sorted(user.told), user.finished] if isinstance(user, Customer) else user.messages
+        talk = (
+            [user.stated, sorted(user.told), user.finished] if isinstance(user, Customer) else [user.talk, user.waiting]
+        )
         sets = [sorted(s) for s in (self.looked_up, self.confirmed, self.subgoals_reached)]
         known = [
             sorted(self.denied.items()),
@@ -260,7 +259,7 @@ class Desk:
         self._tell(before, worked=right and kept)
 
     def _knows_why(self, order: str) -> bool:
-        """Returns whether the customer has said why the order is to be cancelled; for a model's customer that is not
+        """Returns whether the customer has said why the order is to be cancelled; for a customer in a seat that is not
         known.
         """
         if not isinstance(self.user, Customer):
@@ -268,12 +267,18 @@ class Desk:
         return any(w.order == order and f"detail {n}" in self.user.told for n, w in enumerate(self.case.wishes))
 
     def _current(self) -> int:
-        """Returns the wish under discussion: the one stated last; with a model's customer the first without an
+        """Returns the wish under discussion: the one stated last; with one in a seat the first without an
         answer."""
         if isinstance(self.user, Customer):
             return self.user.stated - 1
         asked = [number for number, fact in enumerate(self.case.facts) if fact is not None]
         return next((number for number in asked if number not in self.answers), asked[-1] if asked else 0)
+
+    def _note_consent(self, text: str, answer: str) -> None:
+        """Notes which orders the customer, by an answer to a text, wants to have changed."""
+        if re.search(r"\byes\b", answer.lower()):
+            self.confirmed |= {order for order in re.findall(r"W\d{4}", text.upper()) if order in self._wished()}
+            self._reach(*(f"confirmed {order}" for order in self.confirmed))
 
     def _answer(self, text: str, current: int) -> None:
         """Takes a sentence as the answer to a wish; a sentence from before the look-up answers nothing."""
@@ -309,3 +314,33 @@ class Desk:
 
     def _all_told(self) -> bool:
         return all(self._answered_rightly(number) for number, fact in enumerate(self.case.facts) if fact is not None)
+
+
+def _require_sayable(text: str) -> None:
+    if not 0 < len(text.strip()) <= LONGEST:
+        raise ValueError(f"{len(text)} characters, but from 1 to {LONGEST} can be said at once")
+
+
+@dataclass
+class SeatDesk(Desk):
+    """A desk whose customer sits in the seat `user`. Its tools are those of `Desk`."""
+
+    def say(self, text: str) -> str:
+        _require_sayable(text)
+        assert isinstance(self.user, SeatUser)
+        self.user = self.user.told(text)
+        before = len(self.subgoals_reached)
+        self._answer(text, self._current())
+        self._tell(before, worked=None)
+        return AWAITED
+
+    def hear(self, text: str) -> str:
+        assert isinstance(self.user, SeatUser)
+        self._note_consent(self.user.waiting, text)
+        self.user, self.done = self.user.answered(text), STOP in text
+        return f"Customer: {text.replace(STOP, '').strip()}"
+
+    def user_expert(self) -> str:
+        """Returns what the scripted customer says, as one that has named all of its wishes."""
+        assert isinstance(self.user, SeatUser)
+        return Customer(self.case, stated=len(self.case.wishes)).reply(self.user.waiting)

@@ -11,7 +11,7 @@ process; data also from a checkout, under the tools of tau2-bench in either case
 It differs in this: the end is a call, finish(); what has to be told is read as whole words and numbers, where theirs
 may be a part of any word of any message; a record of the customer's must have been read; assertions in natural
 language, which a model would have to judge, are left out; sums are ours, since the packages' evaluate any expression.
-By default no model plays the customer: the notes of the task are handed over as one message. Published actions that the
+By default nobody plays the customer: the notes of the task are handed over as one message. Published actions that the
 tools refuse are left out, as they have no effect in the original either.
 """
 
@@ -26,10 +26,9 @@ from sojourn.config.fields import Range
 from sojourn.envs.about import About
 from sojourn.envs.calls import method_of
 from sojourn.envs.fields import require_one_of, require_within
-from sojourn.envs.simulated_user import SimulatedUser
 from sojourn.envs.tools import Interface
+from sojourn.envs.user_seat import AGENT, SEATS, SeatUser
 from sojourn.errors import ConfigError
-from sojourn.models.endpoint import Endpoint
 from sojourn.tasks import Generated
 from sojourn.tasks.splits import first_seed
 from sojourn.types import Task
@@ -37,7 +36,7 @@ from sojourn_worlds.tau import calls
 from sojourn_worlds.tau.data import Problem, load
 from sojourn_worlds.tau.desk import Caller, Desk, Gold
 from sojourn_worlds.tau.tables import Tables
-from sojourn_worlds.tool_env_info import ToolsEnvWithInfo
+from sojourn_worlds.tool_env_info import ToolsEnvWithInfo, UserSeatEnvWithInfo
 
 FIRST_LINE = (
     "Serve the customer by the policy below, then call finish. Notes to the customer say 'you' and mean them. Look up "
@@ -57,21 +56,19 @@ class Tau:
     they are left out.
 
     `user` "solo" gives all notes of the task at once and agrees to everything; "script" opens with the request, and
-    quotes the rest when asked; "llm" is played by `model` at `base_url` (OpenAI's chat completions; `key` names the
-    environment variable with the key). `data` is the folder of a checkout of tau2-bench or tau-bench, for its tasks in
-    place of the packages'. Splits are the published ones, else by a hash of the task's name.
+    quotes the rest when asked; "seat" leaves the customer to the seat `user`, which `[seats]` gives to a model: it is
+    told the notes, says the first words, and gets the agent's reward. `data` is the folder of a checkout of tau2-bench
+    or tau-bench, for its tasks in place of the packages'. Splits are the published ones, else by a hash of the task's
+    name.
 
     `Task.data["answer"]` is the last published call. In the info of a turn `subgoal` is 1 where it was the next such
     call or told a fact; of calls that change the database `tool_score` is 1 or -1 and `verified` 1 or 0.
     """
 
     domain: Literal["retail", "airline"] = "retail"
-    user: Literal["solo", "script", "llm"] = "solo"
+    user: Literal["solo", "script", "seat"] = "solo"
     idle: bool = True
     data: str = ""
-    base_url: str = ""
-    model: str = ""
-    key: str = ""
     turns: Annotated[int, Range(2)] = 40
     form: Form = "both"
 
@@ -79,15 +76,18 @@ class Tau:
         source="tau-bench (Yao et al. 2024, arXiv:2406.12045), tau2-bench (Barres et al. 2025, arXiv:2506.07982)",
         licence="MIT (tau2-bench, upstream of the data; the packages themselves state none)",
         extra="tau",
+        seats="1-2",
         smallest={"idle": False},
     )
 
     def __post_init__(self) -> None:
-        options = {"domain": ("retail", "airline"), "user": ("solo", "script", "llm")}
+        options = {"domain": ("retail", "airline"), "user": ("solo", "script", "seat")}
         require_one_of("tau", self, {**options, "form": ("both", "text", "native")})
         require_within("tau", self, {"turns": (2, 10**6)})
-        if self.user == "llm":
-            self._endpoint()
+
+    @property
+    def seats(self) -> tuple[str, ...]:
+        return SEATS if self.user == "seat" else (AGENT,)
 
     def tasks(self, split: str) -> Sequence[Task]:
         first_seed("tau", split)
@@ -107,13 +107,12 @@ class Tau:
                 f"tau: task {task.id} is {task.data['problem']} of {task.data['domain']}, which is not in this world's "
                 f'data ({self.domain}, data = "{self.data}"): build it with the fields that the task was made with'
             )
-        user = Caller(problem, solo=self.user == "solo")
-        if self.user == "llm":
-            user = SimulatedUser(self._endpoint(), problem.notes)
-        tables = Tables.of(source.database)
-        gold = _gold(self.domain, self.data, problem.id)
+        tables, gold = Tables.of(source.database), _gold(self.domain, self.data, problem.id)
+        in_seat = self.user == "seat"
+        user = SeatUser.greeted(problem.notes) if in_seat else Caller(problem, solo=self.user == "solo")
         desk = Desk(source, problem, gold, user, task.data["turns"], tables)
-        return ToolsEnvWithInfo(_interface(self.domain, self.data, self.form), desk)
+        env = UserSeatEnvWithInfo if in_seat else ToolsEnvWithInfo
+        return env(_interface(self.domain, self.data, self.form), desk)
 
     def _task(self, number: int, problem: Problem) -> Task:
         last = problem.actions[-1].said() if problem.actions else "finish()"
@@ -123,9 +122,6 @@ class Tau:
     def _idle(self, problem: Problem) -> bool:
         untouched = Tables.of({}).digest({})
         return not problem.facts and _gold(self.domain, self.data, problem.id).digest == untouched
-
-    def _endpoint(self) -> Endpoint:
-        return Endpoint(self.base_url, self.model, self.key)
 
 
 @lru_cache(2_000)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from sojourn.envs.simulated_user import STOP, SimulatedUser
+from sojourn.envs.user_seat import AWAITED, STOP, SeatUser
 from sojourn_worlds.answers import number_of, said_of, so_many_numbers
 from sojourn_worlds.tau import calls
 from sojourn_worlds.tau.data import Action, Problem, Source
@@ -36,10 +35,10 @@ class Caller:
     problem: Problem
     solo: bool
 
-    async def open(self) -> str:
+    def open(self) -> str:
         return self.problem.notes if self.solo else self.problem.reason
 
-    async def reply(self, text: str) -> str:
+    def reply(self, text: str) -> str:
         low, problem = text.lower(), self.problem
         if self.solo:
             return "You know all that I know. If the policy allows it, yes, go on."
@@ -57,7 +56,7 @@ class Desk:
     source: Source
     problem: Problem
     gold: Gold
-    user: Caller | SimulatedUser
+    user: Caller | SeatUser
     turns: int
     tables: Tables
     turns_taken: int = 0
@@ -69,7 +68,7 @@ class Desk:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Desk:
         """Shares what is never changed, the tables among it."""
-        return replace(self, user=copy.deepcopy(self.user, memo) if isinstance(self.user, SimulatedUser) else self.user)
+        return replace(self)
 
     def __getattr__(self, name: str) -> Callable[..., str]:
         """Returns a tool of the domain."""
@@ -77,22 +76,35 @@ class Desk:
             raise AttributeError(f"there is no {name} here")
         return partial(self._call, name)
 
-    async def goal(self) -> str:
-        return f"Customer: {await self.user.open()}"
+    def goal(self) -> str:
+        return AWAITED if isinstance(self.user, SeatUser) else f"Customer: {self.user.open()}"
 
-    async def say(self, text: str) -> str:
+    def say(self, text: str) -> str:
         """Say or ask the customer something."""
         if not 0 < len(text.strip()) <= LONGEST:
             raise ValueError(f"{len(text)} characters, but from 1 to {LONGEST} can be said at once")
-        answer = await self.user.reply(text)
+        if isinstance(self.user, SeatUser):
+            self.user, answer = self.user.told(text), AWAITED
+        else:
+            answer = f"Customer: {self.user.reply(text)}"
         before = self._right_answers()
         self.facts_told |= set(said_of(text, self._facts()[1]))
         if numbers := so_many_numbers(text, len(self._facts()[0])):
             self.last_numbers = tuple(sorted(numbers))
         self.info = {"subgoal": float(self._right_answers() > before)}
-        self.done = STOP in answer
         self.turns_taken += 1
-        return f"Customer: {answer.replace(STOP, '').strip()}"
+        return answer
+
+    def hear(self, text: str) -> str:
+        assert isinstance(self.user, SeatUser)
+        self.user, self.done = self.user.answered(text), STOP in text
+        return f"Customer: {text.replace(STOP, '').strip()}"
+
+    def user_expert(self) -> str:
+        """Returns what the scripted customer says."""
+        assert isinstance(self.user, SeatUser)
+        caller = Caller(self.problem, solo=False)
+        return caller.reply(self.user.waiting) if self.user.talk else caller.open()
 
     def finish(self) -> None:
         """End the talk."""
@@ -124,7 +136,7 @@ class Desk:
         return "finish()"
 
     def state_key(self) -> str:
-        talk = self.user.messages if isinstance(self.user, SimulatedUser) else []
+        talk = [self.user.talk, self.user.waiting] if isinstance(self.user, SeatUser) else []
         known = [
             sorted(self.plan_steps_taken),
             sorted(self.facts_told),

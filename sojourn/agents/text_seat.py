@@ -10,8 +10,9 @@ import numpy as np
 
 from sojourn.agents.refusal import reasons
 from sojourn.errors import ActionError
-from sojourn.types import Ending, Message, Observation, Sample, Stop, Tool, Trajectory, Turn, Versions
+from sojourn.types import Ending, Message, Observation, Sample, SamplingParams, Stop, Tool, Trajectory, Turn, Versions
 
+POLICY = SamplingParams.model
 NO_SAMPLE = Sample(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32), Versions(-1, -1), Stop.END)
 
 
@@ -36,6 +37,7 @@ class TextSeat:
     name: str
     speaker: Speaker
     trainable: bool = True
+    model: str = POLICY  # that took the turns, as the trajectory names it
     tools: tuple[Tool, ...] = ()  # as they were declared last
     turns: list[Turn] = field(default_factory=list)
     pending_reward: float = 0.0
@@ -78,4 +80,4 @@ class TextSeat:
 
     def finish(self, ending: Ending) -> Trajectory:
         pending = self.pending_reward, self.pending_info  # of a seat that never acted, else nothing
-        return Trajectory(self.name, tuple(self.turns), ending, self.trainable, *pending)
+        return Trajectory(self.name, tuple(self.turns), ending, self.trainable, *pending, self.model)
