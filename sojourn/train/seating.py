@@ -71,17 +71,18 @@ class Seats:
             if not any(seat in seats for seats in worlds):
                 known = ", ".join(sorted({name for seats in worlds for name in seats}))
                 raise ConfigError(f"{table}.models.{seat}: the world has the seats {known}: name one of them")
-        for seats in worlds:
-            if self.opponents and len(seats) == 1:
+        for seats in worlds if self.opponents else ():
+            if len(seats) == 1:
                 raise ConfigError(
                     f"{table}.opponents = {list(self.opponents)}, but a play has the one seat '{seats[0]}', which is "
                     "the policy's: leave them out, or choose a world of several seats"
                 )
-            if not any(POLICY in self.models.get(seat, (POLICY,)) for seat in seats):
-                raise ConfigError(
-                    f"{table}.models gives all of the seats {', '.join(seats)} to other models, so that the policy "
-                    "would not play: leave one of them to it"
-                )
+        if not any(POLICY in self.models.get(seat, (POLICY,)) for seats in worlds for seat in seats):
+            every = ", ".join(dict.fromkeys(seat for seats in worlds for seat in seats))
+            raise ConfigError(
+                f"{table}.models gives all of the seats {every} to other models, so that the policy "
+                "would not play: leave one of them to it"
+            )
 
     def most_taken(self, seats: Sequence[str], model: str) -> int:
         """Returns how many of these seats a model takes at most."""
