@@ -9,13 +9,13 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Annotated, Any
 
-from sojourn.abilities import Bounds, Closes, MakesTasks, Opens, ReadsTasks
+from sojourn.abilities import Bounds, Closes, HasWorlds, MakesTasks, Opens, ReadsTasks
 from sojourn.codec import from_plain, to_plain
 from sojourn.config.fields import Kind, Range
+from sojourn.curricula.limits import Limits, check_limits
 from sojourn.envs.task_text import LONGEST, NumbersAsText, line, named, reader_of
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.protocols import Env, EnvFamily
-from sojourn.rollout.world import world_of, worlds_of
 from sojourn.tasks import Generated
 from sojourn.types import Episode, Message, Observation, Role, Step, Task
 
@@ -45,6 +45,10 @@ class Proposing:
     or when it cannot be used, as nobody could solve it or as it is one of the test split, or the last of `tries` texts
     was malformed, with a reward of -1.
 
+    `limits`, such as {rooms = [2, 8]}, names the numbers that are proposed, with narrower bounds; the others are those
+    of a task that the curriculum draws. Without it, all that the world allows are proposed, and the world's own texts
+    where it has any.
+
     With `choices` a proposer is asked for one number after the other, and the possible ones are listed, so that an
     agent that samples among listed choices always proposes a well-formed task. The split "propose" has the tasks of
     proposing, whose expert writes a task of the world's training split: for demonstrations to a proposer.
@@ -53,19 +57,22 @@ class Proposing:
     world: Annotated[EnvFamily, Kind("env")]
     tries: Annotated[int, Range(1, 100)] = 1
     choices: bool = False
+    limits: Limits = field(default_factory=dict[str, tuple[float, float]])
     _opened: _Opened = field(default_factory=_Opened, init=False, repr=False, compare=False)
 
     @cached_property
     def proposals(self) -> Proposals:
-        return Proposals(self.world, self.tries, self.choices)
+        return Proposals(self.world, self.tries, self.choices, self.limits)
 
     @property
     def worlds(self) -> tuple[EnvFamily, ...]:
-        return (*worlds_of(self.world), self.proposals)
+        return (*(self.world.worlds if isinstance(self.world, HasWorlds) else (self.world,)), self.proposals)
 
     def world_of(self, task: Task) -> EnvFamily:
         """Returns the world that a task belongs to."""
-        return self.proposals if task.env == PROPOSING else world_of(self.world, task)
+        if task.env == PROPOSING:
+            return self.proposals
+        return self.world.world_of(task) if isinstance(self.world, HasWorlds) else self.world
 
     def tasks(self, split: str) -> Sequence[Task]:
         return self.proposals.tasks(split) if split == SPLIT else self.world.tasks(split)
@@ -125,6 +132,7 @@ class Proposals:
     family: EnvFamily
     tries: int
     choices: bool
+    limits: Limits
 
     seats = (SEAT,)
     lowest_reward = LOWEST
@@ -149,7 +157,9 @@ class Proposals:
 
     def reader(self, like: Task) -> ReadsTasks:
         """Returns what reads texts as tasks like one; raises `ConfigError` where nothing does."""
-        reader = reader_of(self.family, like)
+        if self.limits and isinstance(self.family, MakesTasks):
+            check_limits("proposing", self.limits, self.family.bounds(like))
+        reader = reader_of(self.family, like, self.limits)
         if reader is None:
             raise ConfigError(
                 f"proposing: the world '{like.env}' reads no tasks from text, and makes none of numbers: take one that "

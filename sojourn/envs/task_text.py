@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from sojourn.abilities import Bounds, MakesTasks, ReadsTasks
+from sojourn.abilities import Bounds, HasWorlds, MakesTasks, ReadsTasks
+from sojourn.curricula.limits import Limits, narrowed
 from sojourn.errors import ActionError
 from sojourn.protocols import EnvFamily
-from sojourn.rollout.world import world_of
 from sojourn.types import Task
 
 LONGEST = 20_000  # characters of a text
@@ -17,19 +17,24 @@ LONGEST = 20_000  # characters of a text
 
 @dataclass(frozen=True)
 class NumbersAsText:
-    """Writes a task of a world as the numbers of its data that may be changed, a line for each, such as "rooms 3"."""
+    """Writes a task of a world as the numbers of its data that may be changed, a line for each, such as "rooms 3".
+    `limits` names those that may be, within narrower bounds; without it, all that the world allows may be."""
 
     world: MakesTasks
+    limits: Limits = field(default_factory=dict[str, tuple[float, float]])
+
+    def bounds(self, like: Task) -> Mapping[str, Bounds]:
+        return narrowed(self.world.bounds(like), self.limits)
 
     def task_format(self, like: Task) -> str:
-        ranges = (f"{named(key)} {_range(bounds)}" for key, bounds in self.world.bounds(like).items())
+        ranges = (f"{named(key)} {_range(bounds)}" for key, bounds in self.bounds(like).items())
         return f"Write a line for each of: {', '.join(ranges)}. A line is a name and its number, and nothing else."
 
     def write_task(self, task: Task) -> str:
-        return "\n".join(line(key, task.data[key]) for key in self.world.bounds(task))
+        return "\n".join(line(key, task.data[key]) for key in self.bounds(task))
 
     def read_task(self, like: Task, text: str, seed: int) -> Task | None:
-        bounds = self.world.bounds(like)
+        bounds = self.bounds(like)
         by_name = {named(key): key for key in bounds}
         found: dict[str, float] = {}
         for one in filter(None, map(str.strip, text.splitlines())):
@@ -46,16 +51,18 @@ class NumbersAsText:
         """Returns, for each number that may be changed, the lines that it may be written as."""
         return {
             key: tuple(line(key, value) for value in _values(bounds, like.data[key]))
-            for key, bounds in self.world.bounds(like).items()
+            for key, bounds in self.bounds(like).items()
         }
 
 
-def reader_of(family: EnvFamily, like: Task) -> ReadsTasks | None:
-    """Returns what reads texts as tasks like one of a family: the world of the task, where it can; else as numbers,
-    where it makes tasks of them; None where neither is possible."""
-    if isinstance(world := world_of(family, like), ReadsTasks):
+def reader_of(family: EnvFamily, like: Task, limits: Limits) -> ReadsTasks | None:
+    """Returns what reads texts as tasks like one of a family: the world of the task, where it can; else as numbers
+    within `limits`, where it makes tasks of them; None where neither is possible."""
+    world = family.world_of(like) if isinstance(family, HasWorlds) else family
+    if isinstance(world, ReadsTasks) and not limits:
         return world
-    return NumbersAsText(family) if isinstance(family, MakesTasks) and family.bounds(like) else None
+    reader = NumbersAsText(family, limits) if isinstance(family, MakesTasks) else None
+    return reader if reader is not None and reader.bounds(like) else None
 
 
 def line(key: str, value: float) -> str:
