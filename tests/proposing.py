@@ -23,11 +23,17 @@ losses = [{ name = "reinforce" }]
 optim = { lr = 1e-3 }
 """  # one model in both roles
 
-TWO = ONE.replace("[[stages]]", """[models.maker]
+TWO = (
+    ONE.replace(
+        "[[stages]]",
+        """[models.maker]
 name = "tiny:layers=1,hidden=64"
 dtype = "fp32"
 [seats]
 models = { proposer = ["maker"] }
-[[stages]]""") + """
+[[stages]]""",
+    )
+    + """
 learners = { maker = { estimator = { name = "grpo" }, losses = [{ name = "ppo" }], optim = { lr = 5e-4 } } }
 """
+)

@@ -20,7 +20,6 @@ from sojourn.tasks import Generated
 from sojourn.types import Episode, Message, Observation, Role, Step, Task
 
 PROPOSING = "proposing"  # the environment of tasks of proposing
-SPLIT = "propose"  # the split that has them
 SEAT = "proposer"
 MADE = "made"  # the tag of tasks that no split has
 IMPOSSIBLE = "impossible"  # in the info of a turn: 1 if the text was a task that cannot be used
@@ -50,14 +49,15 @@ class Proposing:
     where it has any.
 
     With `choices` a proposer is asked for one number after the other, and the possible ones are listed, so that an
-    agent that samples among listed choices always proposes a well-formed task. The split "propose" has the tasks of
-    proposing, whose expert writes a task of the world's training split: for demonstrations to a proposer.
+    agent that samples among listed choices always proposes a well-formed task. With `warmup` every other task of the
+    training split is one of proposing, whose expert writes the task before it: for demonstrations to a proposer.
     """
 
     world: Annotated[EnvFamily, Kind("env")]
     tries: Annotated[int, Range(1, 100)] = 1
     choices: bool = False
     limits: Limits = field(default_factory=dict[str, tuple[float, float]])
+    warmup: bool = False
     _opened: _Opened = field(default_factory=_Opened, init=False, repr=False, compare=False)
 
     @cached_property
@@ -75,7 +75,11 @@ class Proposing:
         return self.world.world_of(task) if isinstance(self.world, HasWorlds) else self.world
 
     def tasks(self, split: str) -> Sequence[Task]:
-        return self.proposals.tasks(split) if split == SPLIT else self.world.tasks(split)
+        own = self.world.tasks(split)
+        if not self.warmup or split != "train":
+            return own
+        of_proposing = self.proposals.tasks(split)
+        return Generated(lambda index: (own, of_proposing)[index % 2][index // 2], 2 * len(own))
 
     def make(self, task: Task) -> Env:
         return self.proposals.make(task) if task.env == PROPOSING else self.world.make(task)

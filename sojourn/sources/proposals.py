@@ -13,7 +13,7 @@ import numpy as np
 
 from sojourn.abilities import GroupQueue, MakesTasks, Proposes, since_now
 from sojourn.config.fields import Range
-from sojourn.envs.proposing import IMPOSSIBLE
+from sojourn.envs.proposing import IMPOSSIBLE, PROPOSING
 from sojourn.errors import ConfigError
 from sojourn.protocols import SourceConfig
 from sojourn.rewards.reward_cache import scored_or_failed
@@ -117,7 +117,13 @@ class Proposals:
                 f"stage '{stage.name}': proposals take the place of training tasks, but curriculum.split is "
                 f"'{stage.split}': leave it at 'train'"
             )
-        for task in islice(iter(stage.env.tasks(stage.split)), LOOKED_AT):
+        tasks = list(islice(iter(stage.env.tasks(stage.split)), LOOKED_AT))
+        if any(task.env == PROPOSING for task in tasks):
+            raise ConfigError(
+                f"stage '{stage.name}': proposals take the place of tasks of the world, but env.warmup has tasks of "
+                "proposing among them: leave it out of the run that proposes"
+            )
+        for task in tasks:
             _check_task(stage, env, task)
 
     def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> LiveProposals:

@@ -142,7 +142,7 @@ def _played_by(model: str, all_played: Sequence[ScoredGroup], origin: str) -> li
     """Returns the groups of an origin in which a model took trajectories, with these alone."""
     live = [scored for scored in all_played if scored.group.origin == origin]
     own = taken_by(model, [scored.group for scored in live], [scored.scores for scored in live])
-    return [ScoredGroup(group, list(scores)) for group, scores in zip(*own, strict=True)]
+    return [ScoredGroup(group, list(scores)) for group, scores in zip(*own, strict=True) if scores]
 
 
 async def drift(trainer: Trainer, groups: Sequence[Group], step: int, count: int, origin: str) -> float:
