@@ -91,7 +91,7 @@ class Proposing:
         return self.world.make_task(like, data, seed) if isinstance(self.world, MakesTasks) else None
 
     def proposal(self, like: Task, examples: Sequence[str], seed: int) -> Task:
-        self.proposals.reader(like)
+        self.proposals.reader(like).task_format(like)
         return Task(PROPOSING, {"like": to_plain(like), "examples": list(examples)}, seed, "train")
 
     def proposed(self, episode: Episode) -> Task | None:

@@ -52,7 +52,8 @@ def test_no_map_of_the_test_split_can_be_proposed():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "@ . .\n. . G", "@ . .\n. X .\n. . G", ". . .\n. @ .\n. . G", "@ . G\n. . .\n. . G", "@..\n...\n..G\n..."]
+    "text",
+    ["", "@ . .\n. . G", "@ . .\n. X .\n. . G", ". . .\n. @ .\n. . G", "@ . G\n. . .\n. . G", "@..\n...\n..G\n..."],
 )
 def test_what_is_no_map_is_malformed(text):
     world = FrozenLake(size=3)
