@@ -12,7 +12,8 @@ all levels, which no proposer sees. All tasks are within the sizes of the split'
 `fixed` plays the tasks of the split in random order; `learnability` and `accel` are curricula. A proposer names the
 five numbers of a task, each from a list, so that what it proposes is always well-formed, though not always possible.
 In `proposer` it is another model, from scratch, which learns by its own rewards, those of Absolute Zero; in
-`proposer_middle` they are 4 s (1 - s) of the solver's success rate s; `proposer_random` does not learn, and so tells
+`proposer_middle` they are 4 s (1 - s) of the solver's success rate s, and in `proposer_varied` less for proposing what
+other proposals of the group are; `proposer_random` does not learn, and so tells
 what tasks at random are worth; in `one_model` the solver proposes, too. A step has eight tasks and eight plays of each;
 proposals that cannot be used are not replaced. The settings were not tuned.
 
@@ -79,6 +80,7 @@ VARIANTS: dict[str, dict[str, Any]] = {  # what each has instead of the recipe's
     "one_model": proposing(),
     "proposer": by_another(proposing()),
     "proposer_middle": by_another(proposing({"reward": "middle"})),
+    "proposer_varied": by_another(proposing({"reward": "middle", "repeated": 1.0})),
     "proposer_random": by_another(proposing(), learns=False),
 }
 

@@ -53,7 +53,8 @@ class Proposals:
     was; `impossible` if it is a task that cannot be used; and `malformed` if the episode ended without a task. The
     defaults are those of Absolute Zero's code; Search Self-play has `unsolved = 1`, and its code "middle" as an option.
     A failure of the infrastructure is no failure to solve a task: the rate is that of the plays that were completed,
-    and where there was none, the proposal is not trained. Equal tasks of a group of proposals are solved once.
+    and where there was none, the proposal is not trained. Equal tasks of a group of proposals are solved once, and
+    `repeated` times the fraction of the group's other proposals that are the same task is taken off what each is worth.
 
     A proposer is shown `examples` tasks, which are drawn from the newest `keep` that were proposed and used; at first,
     the task of the curriculum alone, whose place the proposal takes. With `max_lag` groups may begin as many steps
@@ -74,6 +75,7 @@ class Proposals:
     unsolved: float = 0.0
     impossible: float = -0.5
     malformed: float = -1.0
+    repeated: Annotated[float, Range(0)] = 0.0
     max_lag: Annotated[int, Range(0)] = 0
 
     live = True
@@ -154,6 +156,11 @@ class Solved:
     proposals: Group
     made: Sequence[Task | None]
     groups: Mapping[str, Group]
+
+    def same(self, number: int) -> float:
+        """Returns the fraction of the other episodes that proposed the task of an episode."""
+        ids = [None if task is None else task.id for task in self.made]
+        return (ids.count(ids[number]) - 1) / max(1, len(ids) - 1)
 
     def rate(self, number: int) -> float | None:
         """Returns the success rate of the task of an episode; None where it has none, or no play was completed."""
@@ -308,12 +315,12 @@ class LiveProposals:
 def scores_of(solved: Solved, config: Proposals) -> list[Score]:
     """Returns the score of each trajectory of a group of proposals."""
     pairs = zip(solved.proposals.owners, solved.proposals.trajectories, strict=True)
-    return [_score(trajectory, solved.rate(number), config) for number, trajectory in pairs]
+    return [_score(trajectory, solved.rate(number), solved.same(number), config) for number, trajectory in pairs]
 
 
-def _score(trajectory: Trajectory, rate: float | None, config: Proposals) -> Score:
+def _score(trajectory: Trajectory, rate: float | None, same: float, config: Proposals) -> Score:
     if rate is not None:
-        reward = config.worth(rate)
+        reward = config.worth(rate) - config.repeated * same
     else:
         infos = [turn.info for turn in trajectory.turns[-1:]]
         reward = config.impossible if any(IMPOSSIBLE in info for info in infos) else config.malformed

@@ -158,6 +158,9 @@ def test_equal_tasks_are_solved_once():
     assert len(proposals.episodes) == 3
     assert sizes(solved) == [1, 3]
     assert rewards == [0.25, 0.75, 0.25]
+    assert taken(bound("size 1", "size 3", "size 1", "no", "no", repeated=0.4))[2] == pytest.approx(
+        [0.15, 0.75, 0.15, -1, -1]
+    )
 
 
 def test_all_that_was_played_is_counted_and_proposals_have_no_reward_of_the_run():
