@@ -148,6 +148,17 @@ def test_chosen_numbers_are_asked_for_one_by_one():
     assert (wrong.done, wrong.info) == (True, {"malformed": 1.0})
 
 
+def test_a_line_that_was_refused_is_no_part_of_the_task():
+    world = Proposing(world=Toy(), choices=True, limits={"rooms": [3, 5], "doors": [0, 1]}, tries=2)
+    task = world.proposal(world.tasks("train")[0], [], 7)
+    (_, refused, last), episode = played(world, task, "rooms 5", "doors 7", "doors 0")
+    assert isinstance(refused, ActionError)
+    assert last.success
+    made = world.proposed(episode)
+    assert made is not None
+    assert made.data["rooms"] == 5
+
+
 @pytest.mark.parametrize("choices", [False, True])
 def test_the_expert_writes_a_task_of_the_split(choices):
     world = Proposing(world=Toy(levels=3), choices=choices, warmup=True)

@@ -236,15 +236,18 @@ def test_learners_take_their_own_groups():
 
 @dataclass
 class Seeded(Writes):
-    """Writes by the seed that it is asked with, whatever was asked before; with `go` it waits before it solves."""
+    """Writes by the seed that it is asked with, whatever was asked before. Where `left` is set, it solves that often,
+    then waits for ever."""
 
-    go: asyncio.Event | None = None
+    left: int | None = None
     waits: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
-        if "Propose a task" not in build_tokenizer().decode(prompt.tokens) and self.go is not None:
-            self.waits.set()
-            await self.go.wait()
+        if "Propose a task" not in build_tokenizer().decode(prompt.tokens) and self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                self.waits.set()
+                await asyncio.Event().wait()
         self.proposed = params.seed
         return await super().sample(prompt, params)
 
@@ -281,7 +284,7 @@ def test_a_run_that_is_resumed_while_tasks_are_solved_proposes_and_plays_the_sam
         for step in range(4):
             steps.append(await source.take(step))
             source.observe(steps[-1], [])
-        return [contents(groups) for groups in steps[:3]]
+        return [contents(groups) for groups in steps]
 
     async def interrupted():
         sampler = Seeded(texts=TEXTS)
@@ -289,20 +292,22 @@ def test_a_run_that_is_resumed_while_tasks_are_solved_proposes_and_plays_the_sam
         steps = [await source.take(0)]
         source.observe(steps[0], [])
         await asyncio.gather(*source._running.values())
-        sampler.go = asyncio.Event()  # what is proposed for step 2 is not solved any more
+        before, sampler.left = len(sampler.asked), 2  # of what is proposed for step 2, two plays are begun
         steps.append(await source.take(1))
         source.observe(steps[1], [])
         await sampler.waits.wait()
         state = copy.deepcopy(source.state())
-        [record] = source._records.values()
-        assert len([label for label in record.episodes if label.startswith("rl/8/")]) == 3
         await source.close()
-        resumed = bound(*TEXTS[:3], sampler=Seeded(texts=TEXTS[::-1]), max_lag=1)
+        again = Seeded(texts=TEXTS)
+        resumed = bound(*TEXTS[:3], sampler=again, max_lag=1)
         resumed.restore(state)
         for step in range(2, 4):
             steps.append(await resumed.take(step))
             resumed.observe(steps[step], [])
-        return [contents(groups) for groups in steps[:3]]
+        sampled = {params.seed for params in sampler.asked[before:]}
+        assert len(sampled) == 3 + 2
+        assert not sampled & {params.seed for params in again.asked}, "what was sampled is not sampled again"
+        return [contents(groups) for groups in steps]
 
     assert asyncio.run(interrupted()) == asyncio.run(whole())
 

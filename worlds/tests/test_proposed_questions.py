@@ -52,6 +52,7 @@ def test_another_question_about_the_same_world_is_a_task_that_is_judged():
     [
         {"answer": "a word that no passage has"},
         {"evidence": "no-such-passage"},
+        {"evidence": ", ".join([*LIKE.data["evidence"], "no-such-passage"])},
         {"question": f"Is it {LIKE.data['answer']}?"},
         {"question": "What is it?"},
         {"answer": "the"},
