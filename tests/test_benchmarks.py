@@ -17,6 +17,7 @@ import keydoor
 import learning
 import miniwob_all
 import prompted
+import proposers
 import selfplay
 from bakeoff import WARMUP, Job
 from credit import BASE, CREDIT, METHODS, SEEDS
@@ -293,3 +294,16 @@ def test_self_play_has_less_entropy_and_smaller_steps_from_stage_to_stage(game, 
     assert rates == sorted(rates, reverse=True)
     assert len(set(rates)) == len(rates)
     assert recipe.seated == (frozenset() if variant == "present" else {"past"})
+
+
+def test_every_variant_of_proposers_can_be_built_within_the_same_tokens(capsys, tmp_path):
+    proposers.main(["--dry", "--folder", str(tmp_path)])
+    assert len(capsys.readouterr().out.splitlines()) == len(proposers.VARIANTS) + 1
+    variants = proposers.bakeoff_of(1234).variants
+    assert all(one != other for one, other in itertools.combinations(variants.values(), 2))
+    recipes = {name: resolve(Job(proposers.bakeoff_of(1234), name, 3).tables(tmp_path)).recipe for name in variants}
+    assert {recipe.stages[0].early_stop.tokens for recipe in recipes.values()} == {1234}
+    assert list(recipes["proposer"].stages[0].of_models()) == ["policy", "maker"]
+    assert list(recipes["proposer_random"].stages[0].of_models()) == ["policy"]
+    tests = [recipe.env.tasks("test") for recipe in recipes.values()]
+    assert all(list(one[:30]) == list(tests[0][:30]) for one in tests), "the panel is the same"
