@@ -17,6 +17,7 @@ import keydoor
 import learning
 import miniwob_all
 import prompted
+import proposers
 import selfplay
 import sub_agents
 from bakeoff import WARMUP, Job
@@ -302,3 +303,16 @@ def test_one_context_and_sub_agents_are_trained_alike_but_for_the_agent(variant)
     [stage] = recipe.stages
     assert (recipe.seed, stage.early_stop.tokens, stage.optim.lr) == (2, 9000, 1e-4)
     assert bool(sub_agent_models(recipe.agent)) == (variant == "sub_agents")
+
+
+def test_every_variant_of_proposers_can_be_built_within_the_same_tokens(capsys, tmp_path):
+    proposers.main(["--dry", "--folder", str(tmp_path)])
+    assert len(capsys.readouterr().out.splitlines()) == len(proposers.VARIANTS) + 1
+    variants = proposers.bakeoff_of(1234).variants
+    assert all(one != other for one, other in itertools.combinations(variants.values(), 2))
+    recipes = {name: resolve(Job(proposers.bakeoff_of(1234), name, 3).tables(tmp_path)).recipe for name in variants}
+    assert {recipe.stages[0].early_stop.tokens for recipe in recipes.values()} == {1234}
+    assert list(recipes["proposer"].stages[0].of_models()) == ["policy", "maker"]
+    assert list(recipes["proposer_random"].stages[0].of_models()) == ["policy"]
+    tests = [recipe.env.tasks("test") for recipe in recipes.values()]
+    assert all(list(one[:30]) == list(tests[0][:30]) for one in tests), "the panel is the same"

@@ -129,6 +129,10 @@ READ = {
     ("groups", "success_replay"): "2026-11-25: the abstract, and the authors' code",
     ("groups", "failure_restarts"): "2026-11-25: the abstract, and the authors' code",
     ("groups", "spliced"): "2026-11-27: the abstract, and the authors' code, path_collection.py",
+    (
+        "groups",
+        "proposals",
+    ): "2026-11-29: the abstracts, and both authors' code: reward_managers.py, ssp_ray_trainer.py",
     ("groups", "hindsight"): "2026-11-25: the abstract, accounts by others, and the authors' code",
     ("estimator", "self_imitation"): "2026-11-25: the abstract and the authors' code, self_imitation.py",
     (

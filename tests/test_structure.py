@@ -104,7 +104,7 @@ def test_no_ability_is_asked_for_by_a_string():
 def test_sojourn_knows_the_worlds_of_the_other_distribution_by_entry_points_alone():
     registered = tomllib.loads((WORLDS / "pyproject.toml").read_text())["project"]["entry-points"]["sojourn.env"]
     assert len(registered) > 40
-    assert COMPONENTS["env"].keys() == {"toy", "tools", "mixed", "recorded"}
+    assert COMPONENTS["env"].keys() == {"toy", "tools", "mixed", "proposing", "recorded"}
     assert [path for path in ROOT.rglob("*.py") if "sojourn_worlds" in path.read_text()] == []
 
 

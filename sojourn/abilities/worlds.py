@@ -195,6 +195,37 @@ class MakesTasks(Protocol):
 
 
 @runtime_checkable
+class ReadsTasks(Protocol):
+    """A world whose training tasks can be written as text, such as a map, so that a model can propose them.
+
+    `task_format` tells whoever writes such a text how it is written, and `write_task` returns the text of a task.
+    `read_task` returns the training task of a text, which takes the place of `like`; what the text leaves open follows
+    from `seed`. It raises `ActionError` where the text is malformed, and returns None where nobody could solve the
+    task, or where it belongs to the test split.
+    """
+
+    def task_format(self, like: Task) -> str: ...
+    def write_task(self, task: Task) -> str: ...
+    def read_task(self, like: Task, text: str, seed: int) -> Task | None: ...
+
+
+@runtime_checkable
+class Proposes(Protocol):
+    """A world in which tasks of another are proposed by a model (`sojourn/envs/proposing.py`).
+
+    `proposal` returns the task of proposing one that takes the place of `like`, in view of `examples`, which are texts
+    of tasks; it raises `ConfigError` where none can be proposed. `proposed` returns the task that an episode of it
+    proposed, None where there is none, and `written` the text of a task. `proposal_turns` says how many turns it takes
+    to propose one like a task.
+    """
+
+    def proposal(self, like: Task, examples: Sequence[str], seed: int) -> Task: ...
+    def proposed(self, episode: Episode) -> Task | None: ...
+    def written(self, task: Task) -> str: ...
+    def proposal_turns(self, like: Task) -> int: ...
+
+
+@runtime_checkable
 class HasRisks(Protocol):
     """A world that knows which of its protections are missing on this machine: `risks` returns a sentence for each.
     Commands print them before they play."""

@@ -10,7 +10,7 @@ from typing import Any
 from sojourn.abilities import Checks, Sized, origin_of, parts_of
 from sojourn.agents.plain import Plain
 from sojourn.checks import played
-from sojourn.checks.agent.case import CONTEXT, Script
+from sojourn.checks.agent.case import CONTEXT, REPLIES, Script
 from sojourn.checks.left_running import left_running, running
 from sojourn.checks.promise import (
     BrokenError,
@@ -25,9 +25,10 @@ from sojourn.checks.report import Report
 from sojourn.checks.synthetic import content
 from sojourn.credit.constant import Constant
 from sojourn.curricula.cycle import Cycle
+from sojourn.envs.proposing import Proposing
 from sojourn.envs.toy import Toy
 from sojourn.losses.nll import NLL
-from sojourn.protocols import Agent, Curriculum, Renderer, Stateful
+from sojourn.protocols import Agent, Curriculum, EnvFamily, Renderer, Stateful
 from sojourn.rewards.native import Native
 from sojourn.rewards.reward_cache import RewardCache
 from sojourn.rollout.limits import Limits
@@ -35,6 +36,7 @@ from sojourn.rollout.runner import Rollout, Runner
 from sojourn.sources.context import StageContext
 from sojourn.sources.mixed import Mixed
 from sojourn.sources.play_abilities import PlayAbilities
+from sojourn.sources.proposals import Proposals
 from sojourn.sources.retold import Retold
 from sojourn.sources.slots import Slots
 from sojourn.types import Group, Prompt, Sample, SamplingParams, Score, Task
@@ -42,6 +44,7 @@ from sojourn.types import Group, Prompt, Sample, SamplingParams, Score, Task
 STEPS = 4
 FIRST = 5  # tasks of the curriculum that earlier stages took
 LIMITS = Limits(turns=12)
+PROPOSED = tuple(f"rooms {rooms}\nside rooms 0\ndoors 0\ndecoys 0\nobjects 0" for rooms in (2, 3))
 PARAMS = SamplingParams(max_tokens=64, seed=3)
 
 
@@ -65,10 +68,10 @@ class Seeded:
     """A sampler whose reply follows from the seed that it is asked with, whatever else it is asked."""
 
     renderer: Renderer
+    replies: tuple[str, ...] = REPLIES
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
-        script = Script(self.renderer)
-        chosen = script.replies[params.seed % len(script.replies)]
+        chosen = self.replies[params.seed % len(self.replies)]
         return await Script(self.renderer, (chosen,)).sample(prompt, params)
 
     async def score(self, prompt: Prompt) -> Any:
@@ -100,9 +103,19 @@ class Case:
         """Returns the agent that the source needs, where it needs one."""
         return self.config.agent_type() if isinstance(self.config, Retold) else Plain()
 
+    @property
+    def world(self) -> EnvFamily:
+        """Returns the toy world, in which tasks are proposed where the source needs that."""
+        return Proposing(world=Toy()) if self._proposes else Toy()
+
+    @property
+    def _proposes(self) -> bool:
+        return isinstance(self.config, Proposals)
+
     def parts(self) -> Parts:
-        world = Toy()
-        runner = Runner(Rollout(limits=LIMITS), world, self.agent, self.renderer, Seeded(self.renderer), CONTEXT, 0)
+        world = self.world
+        sampler = Seeded(self.renderer, (*PROPOSED, *REPLIES)) if self._proposes else Seeded(self.renderer)
+        runner = Runner(Rollout(limits=LIMITS), world, self.agent, self.renderer, sampler, CONTEXT, 0)
         curriculum = Noted(Cycle().bind(world.tasks("train"), 0))
         return Parts(runner, curriculum, RewardCache(Native()), self.renderer)
 
@@ -134,7 +147,7 @@ async def _declares(case: Case) -> str:
 async def _binds(case: Case) -> str:
     config: Any = case.config
     if isinstance(case.config, Checks):
-        world = Toy()
+        world = case.world
         stage = StageContext(
             name="stage",
             groups=config if config.live else Mixed(parts=(Slots(), config)),

@@ -11,6 +11,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "toy": "sojourn.envs.toy:Toy",
         "tools": "sojourn.envs.tools:Tools",
         "mixed": "sojourn.envs.mixed:Mixed",
+        "proposing": "sojourn.envs.proposing:Proposing",
         "recorded": "sojourn.envs.recorded:Recorded",
     },
     "renderer": {
@@ -82,6 +83,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
     "groups": {
         "slots": "sojourn.sources.slots:Slots",
         "adaptive_slots": "sojourn.sources.adaptive_slots:AdaptiveSlots",
+        "proposals": "sojourn.sources.proposals:Proposals",
         "experts": "sojourn.sources.experts:Experts",
         "dagger": "sojourn.sources.dagger:Dagger",
         "searched": "sojourn.sources.searched:Searched",

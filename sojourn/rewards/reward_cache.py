@@ -54,6 +54,11 @@ class RewardCache:
             self._known[key] = call, ScoredGroup(group, await score_group(self.reward, group))
         return self._known[key][1].scores
 
+    def add(self, group: Group, scores: Sequence[Score]) -> None:
+        """Takes the scores of a group that was newly played from whoever knows them: the reward is not asked."""
+        self._calls += 1
+        self._known[_key(group)] = self._calls, ScoredGroup(group, list(scores))
+
     def remember(self, group: Group, scores: Sequence[Score]) -> None:
         """Takes over the scores that a group was given before: it is not scored again, nor is it newly played."""
         self._known[_key(group)] = RECALLED, ScoredGroup(group, list(scores))

@@ -49,6 +49,7 @@ def check_needs(recipe: Recipe) -> None:
     recipe.seats.check(recipe.env)
     if recipe.evaluation.seats is not None:
         recipe.evaluation.seats.check(recipe.env, "evaluation.seats")
+    (recipe.evaluation.seats or recipe.seats).check_evaluated(recipe.env, recipe.evaluation.split)
     check_learning(recipe)
     pass_columns = PASS_COLUMNS | (
         recipe.backend.pass_columns if isinstance(recipe.backend, HasPassColumns) else frozenset()

@@ -65,23 +65,38 @@ class Seats:
         return frozenset(self.opponents).union(*self.models.values()) - {POLICY}
 
     def check(self, env: EnvFamily, table: str = "seats") -> None:
-        """Refuses seats that no world has, and those that leave the policy none."""
+        """Refuses seats that no world has, and those that leave the policy none in any world."""
         worlds = [seats_of_world(world) for world in worlds_of(env)]
         for seat in self.models:
             if not any(seat in seats for seats in worlds):
                 known = ", ".join(sorted({name for seats in worlds for name in seats}))
                 raise ConfigError(f"{table}.models.{seat}: the world has the seats {known}: name one of them")
-        for seats in worlds:
-            if self.opponents and len(seats) == 1:
+        for seats in worlds if self.opponents else ():
+            if len(seats) == 1:
                 raise ConfigError(
                     f"{table}.opponents = {list(self.opponents)}, but a play has the one seat '{seats[0]}', which is "
                     "the policy's: leave them out, or choose a world of several seats"
                 )
-            if not any(POLICY in self.models.get(seat, (POLICY,)) for seat in seats):
+        if not any(self._leave(seats) for seats in worlds):
+            every = ", ".join(dict.fromkeys(seat for seats in worlds for seat in seats))
+            raise ConfigError(
+                f"{table}.models gives all of the seats {every} to other models, so that the policy "
+                "would not play: leave one of them to it"
+            )
+
+    def check_evaluated(self, env: EnvFamily, split: str) -> None:
+        """Refuses seats by which an evaluation on a split would have plays without the policy."""
+        for world in worlds_of(env):
+            if not self._leave(seats := seats_of_world(world)) and len(world.tasks(split)):
                 raise ConfigError(
-                    f"{table}.models gives all of the seats {', '.join(seats)} to other models, so that the policy "
-                    "would not play: leave one of them to it"
+                    f"evaluation: the policy has none of the seats {', '.join(seats)} of a world that has tasks of the "
+                    f"split '{split}', so that it would not play: give evaluations seats of their own, such as "
+                    "evaluation.seats = {models = {}}"
                 )
+
+    def _leave(self, seats: Sequence[str]) -> bool:
+        """Returns whether they leave the policy one of the seats of a world."""
+        return any(POLICY in self.models.get(seat, (POLICY,)) for seat in seats)
 
     def most_taken(self, seats: Sequence[str], model: str) -> int:
         """Returns how many of these seats a model takes at most."""

@@ -42,7 +42,7 @@ def step_metrics(
     return {
         **model_metrics(result, stage.groups, sub_agent_models(components.runner.agent)),
         **counts,
-        **origin_metrics(result.updates[POLICY].groups, stage.groups),
+        **origin_metrics(result, stage.groups),
         "errors": components.runner.errors - errors_before,
         **(metrics_of(components.sampler) if live else {}),
         **metrics_of(source),
@@ -71,10 +71,15 @@ def _signal_of(groups: SourceConfig[Any]) -> Signal:
     return signals[0] if signals else "score"
 
 
+def live_origins(groups: SourceConfig[Any]) -> list[str]:
+    """Returns the origins of all groups that models play for a step."""
+    return list(dict.fromkeys(origin_of(part) for part in parts_of(groups) if part.live))
+
+
 def live_origin(groups: SourceConfig[Any]) -> str:
     """Returns the origin of the groups that the policy plays for a step: "policy" but for sources that change how it
     plays, such as `semi_online`."""
-    return next((origin_of(part) for part in parts_of(groups) if part.live), "policy")
+    return next(iter(live_origins(groups)), "policy")
 
 
 def count_metrics(result: StepResult) -> dict[str, float]:
@@ -99,10 +104,12 @@ def _turns(group: Group) -> Iterator[Turn]:
         yield from (turn for turn, at in zip(trajectory.turns, holders, strict=True) if at == number)
 
 
-def origin_metrics(groups: Sequence[Group], source: SourceConfig[Any]) -> dict[str, float]:
-    """Returns how many of a step's trained groups came from each origin, where a source has several."""
+def origin_metrics(result: StepResult, source: SourceConfig[Any]) -> dict[str, float]:
+    """Returns how many of a step's groups, on which any model was trained, came from each origin, where a source has
+    several."""
     origins = dict.fromkeys(map(origin_of, parts_of(source)))
-    counts = Counter(group.origin for group in groups)
+    trained = {(g.slot, g.episodes[0].id): g.origin for update in result.updates.values() for g in update.groups}
+    counts = Counter(trained.values())
     return {f"groups_of_{origin}": float(counts[origin]) for origin in origins} if len(origins) > 1 else {}
 
 
@@ -113,14 +120,14 @@ def policy_metrics(
     source: SourceConfig[Any],
     called: Collection[str] = (),
 ) -> dict[str, float]:
-    """Returns how a model that learns did in all episodes that were played for a step, and the lags of the groups that
-    it was trained on."""
-    signal, origin, version = _signal_of(source), live_origin(source), int(update.metrics["version"]) - 1
-    live = [scored for scored in all_played if scored.group.origin == origin]
-    own = taken_by(model, [scored.group for scored in live], [scored.scores for scored in live])
-    played = [ScoredGroup(group, list(scores)) for group, scores in zip(*own, strict=True)]
+    """Returns how a model that learns did in all episodes that were played for a step, those of the first origin of
+    which it played any, and the lags of the groups that it was trained on. Where it took seats, those that were
+    `called` there are a part of a seat's result."""
+    signal, version = _signal_of(source), int(update.metrics["version"]) - 1
+    by_origin = (_played_by(model, all_played, origin) for origin in live_origins(source))
+    played = next(filter(None, by_origin), [])
     turns = [turn for scored in played for trajectory in scored.group.trajectories for turn in trajectory.turns]
-    groups, judged = measured(model, called, *own)
+    groups, judged = measured(model, called, [one.group for one in played], [one.scores for one in played])
     scores = [score for of_group in judged for score in of_group]
     samples = [turn.sample for group in update.groups for turn in _turns(group)]
     lags = [version - sample.versions.oldest for sample in samples if sample.versions.oldest >= 0]
@@ -135,6 +142,13 @@ def policy_metrics(
         **_success_by_world(groups),
         **_parts(scores),
     }
+
+
+def _played_by(model: str, all_played: Sequence[ScoredGroup], origin: str) -> list[ScoredGroup]:
+    """Returns the groups of an origin in which a model took trajectories, with these alone."""
+    live = [scored for scored in all_played if scored.group.origin == origin]
+    own = taken_by(model, [scored.group for scored in live], [scored.scores for scored in live])
+    return [ScoredGroup(group, list(scores)) for group, scores in zip(*own, strict=True) if scores]
 
 
 async def drift(trainer: Trainer, groups: Sequence[Group], step: int, count: int, origin: str) -> float:

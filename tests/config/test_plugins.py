@@ -154,8 +154,8 @@ def test_without_the_worlds_a_message_says_where_they_come_from(monkeypatch: pyt
     monkeypatch.setattr(plugins, "plugins", dict)
     plugins.distributions.cache_clear()
     assert refused("env", "miniwob") == (
-        "unknown env 'miniwob': use one of mixed, recorded, tools, toy (or your own 'module:Class'; more come with: "
-        "pip install sojourn-worlds)"
+        "unknown env 'miniwob': use one of mixed, proposing, recorded, tools, toy (or your own 'module:Class'; more "
+        "come with: pip install sojourn-worlds)"
     )
     assert "sojourn-worlds" not in refused("loss", "miniwob")
 

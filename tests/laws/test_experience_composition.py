@@ -31,6 +31,7 @@ COLLECT = {"name": "collect", "steps": 1, "trains": False, "groups": SLOTS}
 SOURCES: dict[str, dict[str, Any]] = {
     "slots": SLOTS,
     "adaptive_slots": {"name": "adaptive_slots", "width": 2, "size": 2},
+    "proposals": {"name": "proposals", "prompts": 1, "proposals": 2, "solves": 2},
     "experts": {"name": "experts", "width": 2, "success_only": False},
     "dagger": {"name": "dagger", "width": 2},
     "searched": {"name": "searched", "width": 2, "size": 1, "agent": {"name": "mcts", "simulations": 3}, "tried": 4},
@@ -72,6 +73,7 @@ CURRICULA: dict[str, dict[str, Any]] = {name: {} for name in COMPONENTS["curricu
 LIVE = (
     "slots",
     "adaptive_slots",
+    "proposals",
     "dagger",
     "searched",
     "semi_online",
@@ -125,6 +127,9 @@ def recipe_of(*stages: dict[str, Any], critic: bool, **keys: Any) -> dict[str, A
     for source, agent in (("with_returns", "return_conditioned"), ("with_balances", "balance_conditioned")):
         if any(stage["groups"]["name"] == source for stage in stages):
             head["agent"] = {"name": agent, "base": head["agent"]}
+    if any(stage["groups"]["name"] == "proposals" for stage in stages):
+        limits = {"rooms": [2, 3], "objects": [0, 1]}
+        head["env"] = {"name": "proposing", "choices": True, "limits": limits, "world": head["env"]}
     if any(stage["groups"]["name"] == "reasoned" for stage in stages):
         head |= {"agent": {"name": "plain"}, "renderer": {"name": "chatml", "thinking": True}}
         head |= {"sampling": {"max_tokens": 100}, "rollout": {"limits": {"turns": 12}}}
@@ -180,7 +185,8 @@ def test_every_curriculum_draws_for_every_source_that_plays(name: str, data: dic
     stages = [stage_of(source, filled(SOURCES[source], data), "nll", "constant") for source in LIVE]
     stages.append(stage_of("redrawn", redrawn, "ppo", "grpo"))
     table = recipe_of(*stages, critic=False, curriculum={"name": name, **CURRICULA[name]})
-    table["env"] |= {"levels": 3, "rooms": 4}
+    world = table["env"].get("world", table["env"])
+    world |= {"levels": 3, "rooms": 4}
     lines = train_all(tmp_path / "run", table)
     assert set(lines) == {"collect", "redrawn", *LIVE}
     assert all(math.isfinite(line.values["loss"]) for stage in lines if stage != "collect" for line in lines[stage])

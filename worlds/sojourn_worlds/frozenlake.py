@@ -19,6 +19,7 @@ from typing import Annotated, ClassVar, Literal
 from sojourn.config.fields import Range
 from sojourn.envs.about import About, require_module
 from sojourn.envs.fields import Count, check_fields
+from sojourn.errors import ActionError
 from sojourn.tasks.splits import make_tasks_from_data
 from sojourn.types import Task
 from sojourn_worlds.toytext import TabularEnv, TransitionTable
@@ -27,6 +28,7 @@ ACTIONS = ("left", "down", "right", "up")  # in gymnasium's order
 SIDES = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
 TILES = {"S": "ice", "F": "ice", "H": "hole", "G": "goal"}
 MARKS = {"S": ".", "F": ".", "H": "O", "G": "G"}
+WRITTEN = {"@": "S", ".": "F", "O": "H", "G": "G"}  # the marks of a map that is proposed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +38,8 @@ class FrozenLake:
     `size` is the side of the map, `frozen` the probability of a tile to be ice. Where it is `slippery`, one goes where
     one meant to go in one of three cases, to its left or right in the others; what happens is decided by the task's
     seed. `sees` is "map" (rows of marks), "around" (what is on the four sides, and where the goal is), or "both". A map
-    belongs to one split by its own hash, one of five to the test split.
+    belongs to one split by its own hash, one of five to the test split. Maps can be written as text, so that a model
+    can propose them.
     """
 
     size: Annotated[int, Range(3, 12)] = 4
@@ -63,11 +66,42 @@ class FrozenLake:
         return make_tasks_from_data("frozenlake", self, split, data)
 
     def make(self, task: Task) -> TabularEnv:
-        data = task.data
-        table = _transition_table(
-            _map(task.split, task.seed, data["size"], data["frozen"]), data["slippery"], data["sees"]
-        )
+        data, rows = task.data, map_of(task)
+        table = _transition_table(rows, data["slippery"], data["sees"])
         return TabularEnv(table, 0, f"frozenlake {task.id}", data["turns"], self.choices)
+
+    def task_format(self, like: Task) -> str:
+        size = like.data["size"]
+        return (
+            f"Write a map of {size} rows of {size} marks: @ is where one starts, at the top left, ice is ., a hole is "
+            "O, and G is the goal, at the bottom right. Write the rows, and nothing else."
+        )
+
+    def write_task(self, task: Task) -> str:
+        rows = map_of(task)
+        marks = [[MARKS[tile] for tile in line] for line in rows]
+        marks[0][0] = "@"
+        return "\n".join(" ".join(line) for line in marks)
+
+    def read_task(self, like: Task, text: str, seed: int) -> Task | None:
+        """Returns the task of a map that can be crossed in time, whatever slips; of the training split alone."""
+        size = like.data["size"]
+        rows = tuple(filter(None, ("".join(line.split()) for line in text.splitlines())))
+        if [len(row) for row in rows] != [size] * size or not set("".join(rows)) <= {*WRITTEN}:
+            raise ActionError(f"That is no map. {self.task_format(like)}")
+        whole = "".join(rows)
+        if (whole[0], whole[-1]) != ("@", "G") or whole.count("@") + whole.count("G") != 2:
+            raise ActionError(f"A map has @ at the top left and G at the bottom right. {self.task_format(like)}")
+        lake_map = ["".join(WRITTEN[mark] for mark in row) for row in rows]
+        task = Task(like.env, {**like.data, "map": lake_map}, seed, "train")
+        return task if _split(tuple(lake_map)) == "train" and self.make(task).winnable() else None
+
+
+def map_of(task: Task) -> tuple[str, ...]:
+    """Returns the map of a task: that in its data, or that of its seed."""
+    if "map" in task.data:
+        return tuple(task.data["map"])
+    return _map(task.split, task.seed, task.data["size"], task.data["frozen"])
 
 
 @lru_cache(256)
@@ -77,9 +111,14 @@ def _map(split: str, seed: int, size: int, frozen: float) -> tuple[str, ...]:
     for attempt in count():
         drawn = hashlib.sha256(f"frozenlake {seed} {attempt}".encode()).digest()
         lake_map = tuple(lake.generate_random_map(size, frozen, int.from_bytes(drawn[:4])))
-        if (hashlib.sha256("".join(lake_map).encode()).digest()[0] % 5 == 4) == (split == "test"):
+        if _split(lake_map) == split:
             return lake_map
     raise AssertionError("unreachable: count() does not end")
+
+
+def _split(lake_map: tuple[str, ...]) -> str:
+    """Returns the split that a map belongs to."""
+    return "test" if hashlib.sha256("".join(lake_map).encode()).digest()[0] % 5 == 4 else "train"
 
 
 @lru_cache(256)

@@ -163,6 +163,10 @@ class TabularEnv:
         best = self.table.policy[self.state]
         return self.table.actions[best if self._policy_wins() else self._winning_action(best)]
 
+    def winnable(self) -> bool:
+        """Returns whether some actions win this episode, given its random draws."""
+        return self._policy_wins() or self._winning_action(-1) >= 0
+
     def _policy_wins(self) -> bool:
         state = self.state
         for uniform in self.uniforms[self.turns_taken :]:

@@ -16,7 +16,10 @@ from sojourn.protocols import EnvFamily
 from sojourn.types import Message, Observation, Step, Task
 
 # what a family may offer that plays no part: it is that of the world in this process
-PASSED_ON = ("seats", "lowest_reward", "next_task", "risks", "relabelled", "bounds", "make_task")
+PASSED_ON = (
+    *("seats", "lowest_reward", "next_task", "risks", "relabelled", "bounds", "make_task"),
+    *("proposal", "proposed", "written", "proposal_turns"),
+)
 MOST_KNOWN = 10_000  # tasks
 ASKED: Path = (-1,)  # the world, for counting, of plays that are only made to be asked what they can do
 

@@ -10,12 +10,10 @@ import numpy as np
 
 from sojourn.abilities import Bounds, MakesTasks
 from sojourn.config.fields import Range
+from sojourn.curricula.limits import Limits, check_limits, narrowed
 from sojourn.curricula.proposer import SEEDS
 from sojourn.curricula.task_history import TaskHistory
-from sojourn.errors import ConfigError
 from sojourn.types import Task
-
-Limits = dict[str, tuple[float, float]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,24 +28,14 @@ class Edits:
     """
 
     edits: Annotated[int, Range(1, 1000)] = 3
-    limits: Mapping[str, tuple[float, float]] = field(default_factory=Limits)
+    limits: Limits = field(default_factory=dict[str, tuple[float, float]])
 
     def check(self, bounds: Mapping[str, Bounds]) -> None:
-        for key, (low, high) in self.limits.items():
-            if key not in bounds:
-                raise ConfigError(
-                    f"edits: limits name '{key}', but the numbers that the world lets a curriculum change are "
-                    f"{', '.join(bounds) or 'none'}"
-                )
-            if not low <= high or high < bounds[key].low or low > bounds[key].high:
-                raise ConfigError(
-                    f"edits: limits of '{key}' are from {low:g} to {high:g}: expected bounds within "
-                    f"{bounds[key].low:g} to {bounds[key].high:g}, the lower one first"
-                )
+        check_limits("edits", self.limits, bounds)
 
     def propose(self, history: TaskHistory, parent: int, world: MakesTasks, rng: np.random.Generator) -> Task | None:
         like = history.pool[parent]
-        bounds = self._within(world.bounds(like))
+        bounds = narrowed(world.bounds(like), self.limits)
         if not bounds:
             return None
         data, keys = dict(like.data), sorted(bounds)
@@ -55,14 +43,6 @@ class Edits:
             key, direction = keys[int(rng.integers(len(keys)))], int(rng.integers(-1, 2))
             data[key] = _moved(data[key], direction, bounds[key])
         return world.make_task(like, data, int(rng.integers(SEEDS)))
-
-    def _within(self, bounds: Mapping[str, Bounds]) -> dict[str, Bounds]:
-        """Returns the bounds of the numbers that may be changed: those of the world, and of `limits`."""
-        found = dict(bounds)
-        for key, (low, high) in self.limits.items():
-            if key in bounds:
-                found[key] = Bounds(max(low, bounds[key].low), min(high, bounds[key].high), bounds[key].step)
-        return {key: found[key] for key in self.limits if key in found} if self.limits else found
 
 
 def _moved(value: float, direction: int, bounds: Bounds) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from sojourn.abilities import (
     HasWorlds,
     MakesTasks,
     PlaysElsewhere,
+    Proposes,
     Relabels,
     play_abilities,
 )
@@ -34,6 +35,7 @@ from sojourn.backends.ray.env_workers import Workers
 from sojourn.backends.torch.backend import Torch
 from sojourn.checks.env import check_env
 from sojourn.envs.mixed import Mixed
+from sojourn.envs.proposing import Proposing
 from sojourn.envs.toy import Toy
 from sojourn.errors import ActionError, BudgetError, ConfigError, InfrastructureError, WorldError
 from sojourn.protocols import EnvFamily
@@ -98,6 +100,21 @@ async def test_a_play_can_do_what_it_can_do_in_one_process_before_it_starts_and_
                 assert asked[0] == asked[1], (task, when)
                 await asyncio.gather(here.start(), there.start()) if when == "before" else None
             await there.close()
+
+
+async def test_tasks_are_proposed_in_other_processes() -> None:
+    base = Proposing(world=Toy())
+    task = base.proposal(base.tasks("train")[0], ["rooms 3"], 1)
+    async with remote(base) as family:
+        assert isinstance(family, Proposes)
+        assert family.proposal(base.tasks("train")[0], ["rooms 3"], 1) == task
+        good = base.written(base.tasks("train")[0])
+        group = await runner(family, [good]).play_group(task, 0, 2, replace(PARAMS, max_tokens=128), "rl/0/0")
+        made = [family.proposed(episode) for episode in group.episodes]
+        assert made[0] is not None
+        assert made[0] == made[1] == base.proposed(group.episodes[0])
+        solved = await runner(family, TOY_WORDS).play_group(made[0], 1, 2, PARAMS, "rl/1/0")
+        assert all(episode.error is None for episode in solved.episodes)
 
 
 async def test_families_offer_what_their_base_does() -> None:

@@ -24,7 +24,7 @@ from sojourn.errors import ConfigError
 from sojourn.tasks import Generated
 from sojourn.tasks.splits import FIRST_TEST, make_tasks
 from sojourn.types import Task
-from sojourn_worlds.search import factbook, files
+from sojourn_worlds.search import factbook, files, proposed
 from sojourn_worlds.search.corpus import Corpus
 from sojourn_worlds.search.index import ENGINES, Index
 from sojourn_worlds.search.invented import invent
@@ -51,7 +51,7 @@ class Search:
     adds an action that lists the passages that mention a name. `marking` pays "exact" match, token "f1", or "evidence",
     the mean of F1 and of the fraction of the evidence that was opened; success is exact match. An episode ends, without
     success, after `turns` actions. `choices` lists searches for names that were met, what can be opened, and such names
-    as answers.
+    as answers. Questions may be proposed by a model (`proposed`).
     """
 
     corpus: str = "invented"
@@ -125,6 +125,21 @@ class Search:
         """Prepares the index that all tasks share."""
         if self.corpus != "invented":
             await asyncio.to_thread(lambda: self._index(0).ready())
+
+    def task_format(self, like: Task) -> str:
+        if self.masks is not None:
+            raise ConfigError("search: texts with masks cannot be proposed: leave masks out")
+        return proposed.told(self.corpus_at(like.seed), tuple(like.data["evidence"]))
+
+    def write_task(self, task: Task) -> str:
+        return proposed.write(task.data["question"], task.data["answer"], tuple(task.data["evidence"]))
+
+    def read_task(self, like: Task, text: str, seed: int) -> Task | None:
+        """Returns the task of a question about the world of `like`, whatever the seed; of the training split alone."""
+        question = proposed.question_of(proposed.read(text), self.corpus_at(like.seed))
+        if question is None or (self.corpus != "invented" and split_of(question.text) != "train"):
+            return None
+        return self.task(question, like.seed, "train")
 
     def corpus_at(self, seed: int) -> Corpus:
         """Returns the corpus that an episode of a task of this seed searches."""
