@@ -364,19 +364,6 @@ class Source(Protocol):
     async def close(self) -> None: ...
 
 
-class Sink(Protocol):
-    """Takes the numbers of a run, besides its own file."""
-
-    def write(self, step: int, stage: str, values: Mapping[str, float]) -> None: ...
-    def close(self) -> None: ...
-
-
-class SinkConfig(Protocol):
-    """The config of a sink, bound to a run's folder and its complete config."""
-
-    def bind(self, folder: Path, config: Mapping[str, Any]) -> Sink: ...
-
-
 class Opened(NamedTuple):
     """An open backend: the trainer and sampler of a model, its renderer, and its longest context in tokens."""
 

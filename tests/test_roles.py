@@ -16,12 +16,13 @@ from sojourn.branching.rule import Branching
 from sojourn.config.components import COMPONENTS
 from sojourn.config.lookup import find, names
 from sojourn.curricula.proposer import Proposer
+from sojourn.record.metrics import SinkConfig
 
 ROLES: dict[str, Any] = {
     "env": protocols.EnvFamily, "renderer": protocols.RendererConfig, "agent": protocols.Agent,
     "reward": protocols.Reward, "curriculum": protocols.CurriculumConfig, "groups": protocols.SourceConfig,
     "filter": protocols.Filter, "estimator": protocols.Estimator, "loss": protocols.Loss, "stream": protocols.Stream,
-    "backend": protocols.Backend, "sink": protocols.SinkConfig, "proposer": Proposer,
+    "backend": protocols.Backend, "sink": SinkConfig, "proposer": Proposer,
     "branching": Branching,
 }  # fmt: skip
 OPTIONAL = [kind for kind in vars(abilities).values() if getattr(kind, "_is_protocol", False)]

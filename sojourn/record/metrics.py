@@ -20,7 +20,6 @@ from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, Protocol, runt
 from sojourn.config.fields import NONBLANK
 from sojourn.errors import MissingExtraError, RecordError
 from sojourn.files import descriptor, open_regular
-from sojourn.protocols import Sink
 from sojourn.record.atomic import writing
 
 MAX_LINE_BYTES = 1 << 20  # of a line; real lines have some thousands
@@ -98,6 +97,19 @@ def last(path: str | Path) -> Line | None:
                 tail *= 8
     except OSError as error:
         raise RecordError(f"{path} cannot be read ({error.strerror}): restore it from a copy, or remove it") from error
+
+
+class Sink(Protocol):
+    """Takes the numbers of a run, besides its own file."""
+
+    def write(self, step: int, stage: str, values: Mapping[str, float]) -> None: ...
+    def close(self) -> None: ...
+
+
+class SinkConfig(Protocol):
+    """The config of a sink, bound to a run's folder and its complete config."""
+
+    def bind(self, folder: Path, config: Mapping[str, Any]) -> Sink: ...
 
 
 class Sinks:

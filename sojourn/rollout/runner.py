@@ -39,11 +39,6 @@ def seed_of(*parts: object) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
-def _id(label: str, task: Task) -> str:
-    """Returns the id of the episode of a task that is played under a label."""
-    return f"{label}-{task.id}"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
     """Configures how episodes are played: how many at once, with which budgets, and what happens when a world fails.
@@ -132,7 +127,7 @@ class Runner:
                     if isinstance(error, asyncio.CancelledError) and cancelled():
                         raise
                     failed = error
-                episode = played.episode(_id(label, task), task, time.monotonic() - began, failed)
+                episode = played.episode(f"{label}-{task.id}", task, time.monotonic() - began, failed)
                 if isinstance(failed, WorldError) or episode.error is None or attempt == self.config.retries:
                     self.count(episode)
                     if isinstance(failed, WorldError):
@@ -178,9 +173,8 @@ class Runner:
         seats: dict[str, Seat] = {}
         try:
             for name in (names := seats_of_world(world)):
-                context = self._agent_context(name, self.model_of(label, name, names), sampler, params)
-                context = replace(context, models=self.asked.of_episode(_id(label, task)))
-                seats[name] = (course or self).seat(context)
+                model, episode = self.model_of(label, name, names), f"{label}-{task.id}"
+                seats[name] = (course or self).seat(self._agent_context(name, model, sampler, params, episode))
             played = await play(env, seats, limits, self.timeline, task.env, blame if find_cause else None, course)
             if blobs := blobs_of(env):
                 self.on_blobs(blobs)
@@ -202,12 +196,12 @@ class Runner:
             return AskedSeat.of(context, served.max_tokens)
         return self.agent.seat(context)
 
-    def _agent_context(self, name: str, model: str, sampler: Sampler, params: SamplingParams) -> AgentContext:
+    def _agent_context(self, name: str, model: str, sampler: Any, params: SamplingParams, episode: str) -> AgentContext:
         """Returns the context of a seat. Each has a sampling seed of its own, so that seats do not sample alike."""
         seeded = params if name == "agent" else replace(params, seed=seed_of(params.seed, name))
         return AgentContext(
-            name=name, renderer=self.renderer, sampler=sampler, params=replace(seeded, model=model),
-            max_context=self.max_context, trainable=model in self.trained, trained=self.trained,
+            name=name, renderer=self.renderer, sampler=sampler, params=replace(seeded, model=model), trained=self.trained,
+            max_context=self.max_context, trainable=model in self.trained, models=self.asked.of_episode(episode),
         )  # fmt: skip
 
     def count(self, episode: Episode, *, again: bool = False) -> None:

@@ -27,10 +27,10 @@ from sojourn.protocols import (
     Loss,
     RendererConfig,
     Reward,
-    SinkConfig,
     SourceConfig,
     Stream,
 )
+from sojourn.record.metrics import SinkConfig
 from sojourn.render.auto import Auto
 from sojourn.rewards.native import Native
 from sojourn.rollout.runner import Rollout
