@@ -44,7 +44,7 @@ from sojourn.config import toml
 from sojourn.train.resolve import resolve
 
 RECIPE = HERE / "selfplay.toml"
-SEEDS = range(5)
+SEEDS = range(10, 15)
 DONE = "done"  # a file in the folder of a training that has ended
 TASKS = 512  # games against a fixed player
 GAMES_EACH = 100  # deals that every two checkpoints play, once with each seat
@@ -76,7 +76,7 @@ class Game:
 
 
 GAMES = {
-    "kuhn_poker": Game("kuhn_poker", steps=360, width=64),
+    "kuhn_poker": Game("kuhn_poker", steps=480, width=64, lr=3e-4, entropy=0.04),
     "leduc_poker": Game("leduc_poker", steps=480, width=128, entropy=0.015),
     "matrix_rps": Game("matrix_rps", steps=160, width=16, size=16),
     "tic_tac_toe": Game("tic_tac_toe", steps=320, width=32, measure="no_loss"),

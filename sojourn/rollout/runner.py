@@ -198,10 +198,10 @@ class Runner:
 
     def _agent_context(self, name: str, model: str, sampler: Any, params: SamplingParams, episode: str) -> AgentContext:
         """Returns the context of a seat. Each has a sampling seed of its own, so that seats do not sample alike."""
-        seeded = params if name == "agent" else replace(params, seed=seed_of(params.seed, name))
+        seeded = replace(params, model=model, seed=params.seed if name == "agent" else seed_of(params.seed, name))
         return AgentContext(
-            name=name, renderer=self.renderer, sampler=sampler, params=replace(seeded, model=model), trained=self.trained,
-            max_context=self.max_context, trainable=model in self.trained, models=self.asked.of_episode(episode),
+            name=name, renderer=self.renderer, sampler=sampler, params=seeded, max_context=self.max_context,
+            trainable=model in self.trained, trained=self.trained, models=self.asked.of_episode(episode),
         )  # fmt: skip
 
     def count(self, episode: Episode, *, again: bool = False) -> None:
