@@ -39,6 +39,7 @@ class BinaryCrossEntropy:
     turns: Literal["last", "each"] = "last"
     coef: Annotated[float, Range(above=0)] = 1.0
 
+    unverified = "accounts of the papers were read, and code of others that trains outcome reward models so"
     zero_at_zero_advantage = False
     valid_for = frozenset({"lag", "updates", "unsampled"})
 

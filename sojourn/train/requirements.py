@@ -63,8 +63,8 @@ def check_needs(recipe: Recipe) -> None:
             f"stage '{recipe.stages[-1].name}' is the last one and does not train, so nothing uses what it records: "
             "add a stage that trains on it, or play with `sojourn eval`"
         )
-    check_names(recipe)
     check_reward_models(recipe)
+    check_names(recipe)
     _check_search(recipe)
     _check_lookahead(recipe)
     _check_critic(recipe)
