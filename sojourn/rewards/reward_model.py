@@ -64,15 +64,13 @@ class RewardModel(HasBases):
     def rewards(self, values: list[float]) -> FloatArray:
         """Returns the reward of each turn (T,) from the values of the model, without `coef`. A turn without tokens has
         no value, and the reward 0."""
-        numbers = np.array([self._output(value) for value in values], dtype=np.float64)
-        known = np.flatnonzero(np.isfinite(numbers))
-        rewards = np.zeros(len(numbers))
+        known = np.array([turn for turn, value in enumerate(values) if not math.isnan(value)], dtype=np.int64)
+        numbers = np.array([self._output(values[turn]) for turn in known])
+        rewards = np.zeros(len(values))
         if self.turns == "last":
-            rewards[-1:] = numbers[known[-1]]
-        elif self.turns == "each":
-            rewards[known] = numbers[known]
+            rewards[-1] = numbers[-1]
         else:
-            rewards[known] = np.diff(numbers[known], prepend=0.0)
+            rewards[known] = numbers if self.turns == "each" else np.diff(numbers, prepend=0.0)
         return rewards.astype(np.float32)
 
     def _output(self, value: float) -> float:
