@@ -15,6 +15,7 @@ from made import chatml
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
 import judges
+import reward_model_learning
 from judge_kinds import Likelihood, Preference, Scripted, Verdicts, closed, open_model, with_last_words
 from noisy_experts import NoisyExperts
 
@@ -170,3 +171,35 @@ def test_noisy_experts_act_as_their_noise_says(tmp_path):
 
 def test_the_recipe_of_the_scores_resolves(tmp_path):
     assert resolve(judges.scoring(tmp_path, "outcomes")).recipe.value_models == {"rm"}
+
+
+def test_what_is_learned_from_differs_in_the_reward_alone(tmp_path):
+    from sojourn.config.toml import Tables
+
+    known = reward_model_learning.variants(tmp_path)
+    tables = {name: reward_model_learning.recipe(own, 3, 5) for name, own in known.items() if name != "right in 80%"}
+    recipes = {name: resolve(Tables(table)).recipe for name, table in tables.items()}
+    assert recipes["reward model"].value_models == {"rm"}
+    assert recipes["learned beside"].value_models == {"critic"}
+    for recipe in recipes.values():
+        for part in ("env", "model", "seed", "sampling", "rollout", "evaluation", "curriculum"):
+            assert getattr(recipe, part) == getattr(recipes["truth"], part)
+        assert recipe.stages[0].groups == recipes["truth"].stages[0].groups
+        assert recipe.stages[0].optim == recipes["truth"].stages[0].optim
+
+
+def test_a_fifth_of_the_flipped_truth_is_wrong():
+    scores = [score for group in GROUPS for score in asyncio.run(reward_model_learning.Flipped()(distinct(group)))]
+    wrong = [score.total != won for score, won in zip(scores, TRUTH.values(), strict=True)]
+    assert sum(wrong) / len(wrong) == pytest.approx(0.2, abs=0.08)
+    assert all(score.total in (0, 1) for score in scores)
+
+
+def distinct(group):
+    """The group with other tokens in each episode, as its plays have."""
+    return replace(
+        group,
+        episodes=tuple(
+            with_last_words(one, f"{group.slot} {number}", chatml()) for number, one in enumerate(group.episodes)
+        ),
+    )
