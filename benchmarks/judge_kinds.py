@@ -63,13 +63,13 @@ class Verdicts:
     max_tokens: int = 120
     opened: Opened | None = None
 
-    def _config(self, mode: str) -> Judge:
-        return Judge(model="policy", mode=mode, turns=TURNS, shown_chars=CHARS, retries=self.retries,
-                     max_tokens=self.max_tokens)  # type: ignore[arg-type]  # fmt: skip
+    @property
+    def judge(self) -> Judge:
+        return Judge(turns=TURNS, shown_chars=CHARS, retries=self.retries, max_tokens=self.max_tokens)
 
     async def score(self, episode: Episode) -> Opinion:
         counting = Counting(self.model)
-        judge = self._config("score").bind_models(AskedModels({"policy": counting}))
+        judge = self.judge.bind_models(AskedModels({"policy": counting}))
         try:
             [score] = await judge(group_of(episode))
         except RewardError:
@@ -77,7 +77,7 @@ class Verdicts:
         return Opinion(score.total, counting.tokens)
 
     async def prefer(self, better: Episode, worse: Episode) -> Preference:
-        judge = self._config("pairwise").bind_models(AskedModels({"policy": self.model}))
+        judge = replace(self.judge, mode="pairwise").bind_models(AskedModels({"policy": self.model}))
         try:
             scores = await judge(group_of(better, worse))
         except RewardError:
