@@ -5,7 +5,7 @@
 
 A little model that begins untrained learns the toy by GRPO, once for each seed and reward, and is evaluated on held-out
 tasks by the truth. `reward model`: frozen, trained once on 640 plays of an expert whose actions are now and then random
-ones. `learned beside`: the run's own, which learns from each step's outcomes. `right in 80%`: the truth, but for a
+ones; `as 0 or 1`: whether it says more than 0.5. `learned beside`: the run's own, which learns from each step's outcomes. `right in 80%`: the truth, but for a
 fifth of the episodes, drawn by their tokens, of which it says the contrary. Intervals are Student's t over seeds.
 """
 
@@ -60,11 +60,14 @@ class Flipped:
 
 def variants(model: Path) -> dict[str, dict[str, Any]]:
     """Returns what each variant has of its own; `model` is the run of the frozen reward model."""
+    frozen = {"name": "reward_model", "model": "rm"}
+    models = {"rm": {"weights": f"{model}@last"}}
     return {
         "truth": {},
-        "reward model": {
-            "reward": {"name": "reward_model", "model": "rm"},
-            "models": {"rm": {"weights": f"{model}@last"}},
+        "reward model": {"reward": frozen, "models": models},
+        "reward model as 0 or 1": {
+            "reward": {"name": "verified", "base": frozen, "threshold": 0.5},
+            "models": models,
         },
         "learned beside": {"reward": {"name": "reward_model"}, "critic": CRITIC},
         "right in 80%": {"reward": Flipped()},
