@@ -3,10 +3,11 @@
     python benchmarks/reward_model_learning.py           # all; a quarter of an hour on one core
     python benchmarks/reward_model_learning.py --steps 4 --seeds 0 --variants truth --folder /tmp/try
 
-A little model that begins untrained learns the toy by GRPO, once for each seed and reward, and is evaluated on held-out
-tasks by the truth. `reward model`: frozen, trained once on 640 plays of an expert whose actions are now and then random
-ones; `as 0 or 1`: whether it says more than 0.5. `learned beside`: the run's own, which learns from each step's outcomes. `right in 80%`: the truth, but for a
-fifth of the episodes, drawn by their tokens, of which it says the contrary. Intervals are Student's t over seeds.
+A little model that begins untrained learns the toy by GRPO, once for each seed and reward, and is evaluated on held-
+out tasks by the truth. `reward model`: frozen, trained once on 640 plays of an expert whose actions are now and then
+random ones; `as 0 or 1`: whether it says more than 0.5. `learned beside`: the run's own, which learns from each
+step's outcomes. `right in 80%`: the truth, but for a fifth of the episodes, drawn by their tokens, of which it says
+the contrary. Intervals are Student's t over seeds.
 """
 
 from __future__ import annotations
