@@ -189,6 +189,18 @@ class OpensPlayers(Protocol):
 
 
 @runtime_checkable
+class OpensTurnModels(Protocol):
+    """A backend that opens frozen models with a value head, of the policy's vocabulary, beside the policy."""
+
+    def open_turn_model(
+        self, name: str, model: Model, critic: Critic, weights: Path, seed: int, policy: Model, max_context: int
+    ) -> Trainer:
+        """Opens a model and its critic with the weights of a run's checkpoint, for passes alone; whoever asked for it
+        closes it. Raises `ModelError` where it cannot read what the policy does, contexts of `max_context` tokens."""
+        ...
+
+
+@runtime_checkable
 class SharesBase(Protocol):
     """A backend whose sampler samples several adapters over one base, beside each other."""
 

@@ -71,6 +71,23 @@ class BindsModels(AsksForText, Protocol):
     def example_answer(self, question: Sequence[Message]) -> str: ...
 
 
+class TurnModel(Protocol):
+    """A model with a value head, as rewards read it: `ends` returns its value of each turn of each trajectory of a
+    group, where the turn ends; NaN for a turn without sampled tokens."""
+
+    async def ends(self, group: Group) -> list[list[float]]: ...
+
+
+@runtime_checkable
+class BindsTurnModel(Protocol):
+    """A reward that reads the values of a model with a value head: `value_model` is one of `[models]`, or "critic", the
+    run's own. `bind_turn_model` returns the reward that reads it."""
+
+    @property
+    def value_model(self) -> str: ...
+    def bind_turn_model(self, model: TurnModel) -> Reward: ...
+
+
 @runtime_checkable
 class AddsContext(Protocol):
     """A stream whose models read more than the policy: `added_tokens` says by how much each context grows."""
@@ -146,6 +163,11 @@ def asked_models(stream: object) -> frozenset[str]:
 def asked_for_text(component: object) -> frozenset[str]:
     """Returns the models that a component itself asks for text; mostly none."""
     return component.asks if isinstance(component, AsksForText) else frozenset()
+
+
+def value_models(component: object) -> frozenset[str]:
+    """Returns the models whose values a component itself reads; mostly none."""
+    return frozenset({component.value_model}) if isinstance(component, BindsTurnModel) else frozenset()
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sojourn.abilities import BindsModels, task_data
+from sojourn.abilities import BindsModels, BindsTurnModel, task_data
 from sojourn.checks import played
 from sojourn.checks.promise import BrokenError, Promise, judge_all_awaited, require_config
 from sojourn.checks.report import Report
@@ -44,6 +44,8 @@ class Case:
 
 def _bound(reward: Any) -> Any:
     reward = replaced_bases(reward, _bound)
+    if isinstance(reward, BindsTurnModel):
+        return reward.bind_turn_model(TurnStandIn())
     if not isinstance(reward, BindsModels):
         return reward
     return reward.bind_models(AskedModels(dict.fromkeys(reward.asks, StandIn(reward.example_answer))))
@@ -59,6 +61,16 @@ class StandIn:
         self, messages: Sequence[Message], *, max_tokens: int, temperature: float, seed: int, asker: str = ""
     ) -> Answer:
         return Answer(self.answer(messages), 0, 0)
+
+
+class TurnStandIn:
+    """Gives values in the place of a reward model, which follow from the sampled tokens alone."""
+
+    async def ends(self, group: Group) -> list[list[float]]:
+        return [
+            [float(np.sin(turn.sample.tokens.sum())) if len(turn.sample.tokens) else np.nan for turn in one.turns]
+            for one in group.trajectories
+        ]
 
 
 async def scored(reward: Any, group: Group) -> list[Score]:

@@ -221,6 +221,7 @@ def check_buildable(recipe: Recipe) -> Renderer | None:
     from sojourn.record.metrics import NeedsPackages
     from sojourn.tasks.listed import listed
     from sojourn.train.named_models import check_models_open
+    from sojourn.train.reward_models import check_reward_models_open
     from sojourn.train.weights import found_weights
 
     found = found_weights(recipe)
@@ -228,6 +229,7 @@ def check_buildable(recipe: Recipe) -> Renderer | None:
     if found is not None and isinstance(recipe.backend, ChecksWeights):
         recipe.backend.check_weights(recipe.model, found.weights)
     check_models_open(recipe)
+    check_reward_models_open(recipe)
     for sink in recipe.record.sinks:
         if isinstance(sink, NeedsPackages):
             sink.require_packages()

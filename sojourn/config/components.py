@@ -46,6 +46,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "tool_use": "sojourn.rewards.tool_use:ToolUse",
         "verified": "sojourn.rewards.verified:Verified",
         "judge": "sojourn.rewards.judge:Judge",
+        "reward_model": "sojourn.rewards.reward_model:RewardModel",
     },
     "curriculum": {
         "cycle": "sojourn.curricula.cycle:Cycle",
@@ -170,6 +171,8 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "epo": "sojourn.losses.papers.epo:EPO",
         "bcoder": "sojourn.losses.papers.bcoder:BCoder",
         "value": "sojourn.losses.value:Value",
+        "binary_cross_entropy": "sojourn.losses.binary_cross_entropy:BinaryCrossEntropy",
+        "bradley_terry": "sojourn.losses.bradley_terry:BradleyTerry",
         "dpo": "sojourn.losses.dpo:DPO",
         "ipo": "sojourn.losses.ipo:IPO",
         "simpo": "sojourn.losses.simpo:SimPO",

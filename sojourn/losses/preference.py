@@ -47,7 +47,7 @@ def preference_columns(
     columns = {key: np.zeros(len(batch), dtype=np.float32) for key in (name, f"{name}_loss", f"{name}_accuracy")}
     if not len(pairs):
         return columns
-    _require_whole(numbers, pairs)
+    require_whole(numbers, pairs)
     known = batch.streams["ref_logprobs"] if reference else np.zeros(len(batch), dtype=np.float32)
     better, worse = (_sums(sign * pairs, numbers, logprobs, known) for sign in (1, -1))
     losses = loss(better, worse)
@@ -104,7 +104,7 @@ def _sums(wanted: IntArray, numbers: IntArray, policy: FloatArray, reference: Fl
     return Sums(total(policy).double().requires_grad_(), total(reference).double(), total(ones).double())
 
 
-def _require_whole(numbers: IntArray, pairs: IntArray) -> None:
+def require_whole(numbers: IntArray, pairs: IntArray) -> None:
     found = set(np.unique(numbers).tolist())
     if divided := [int(pair) for pair in pairs if not {int(pair), -int(pair)} <= found]:
         raise ConfigError(

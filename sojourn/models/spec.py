@@ -96,9 +96,10 @@ class Snapshots:
 class FrozenModel:
     """A model beside the policy, such as a teacher or an opponent. `name`, `revision` and `dtype` are as in `[model]`.
     Instead of a `name` it may have `weights`, those of another run as in `[model]`: its model is then that run's,
-    adapters included. It is never trained, but by stages that name it among their `learners`: then of its weights all,
-    or with `lora` its adapters. Or it has an `endpoint`, the server that is asked for its log-probabilities, or for
-    text. Or it has `snapshots`, which make it a pool of the policy's own earlier versions."""
+    adapters included; the reward `reward_model` reads that run's critic. It is never trained, but by stages that name
+    it among their `learners`: then of its weights all, or with `lora` its adapters. Or it has an `endpoint`, the server
+    that is asked for its log-probabilities, or for text. Or it has `snapshots`, which make it a pool of the policy's
+    own earlier versions."""
 
     name: Annotated[str, Text(r"[^\0]*", "the name of a model, or nothing")] = ""
     revision: Annotated[str, REVISION] = ""

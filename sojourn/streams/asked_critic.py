@@ -38,3 +38,17 @@ class AskedCritic:
         passes = TrainerPasses([group], [[]], self.trainer, critic=True)
         [[found]] = await passes.read(lambda forward: forward.values)
         return [float(values[0]) if len(values) else math.nan for values in found]
+
+
+@dataclass(frozen=True)
+class TurnValues:
+    """Reads the critic of a trainer where turns end (`TurnModel`): one pass for all trajectories of a group."""
+
+    trainer: Trainer
+
+    async def ends(self, group: Group) -> list[list[float]]:
+        if not group.trajectories:
+            return []
+        passes = TrainerPasses([group], [[]], self.trainer, critic=True)
+        [found] = await passes.read(lambda forward: forward.values)
+        return [[float(values[-1]) if len(values) else math.nan for values in turns] for turns in found]

@@ -20,6 +20,7 @@ from sojourn.timeline import Timeline
 from sojourn.train.asked_models import bound, open_asked
 from sojourn.train.named_models import open_players
 from sojourn.train.recipe import Recipe
+from sojourn.train.reward_models import RewardModels
 from sojourn.train.seating import POLICY, Seating
 from sojourn.types import SamplingParams
 
@@ -58,9 +59,11 @@ async def assemble(recipe: Recipe) -> AsyncIterator[Components]:
     timeline = Timeline()
     backend = recipe.backend.open(recipe.model, recipe.renderer, recipe.seed, timeline, recipe.critic)
     sampler, trainers, answers = backend.sampler, {POLICY: backend.trainer}, AnswerStore()
+    reward_models = RewardModels()
     try:
         sampler, pools, trainers = await open_players(recipe, backend, timeline)
         seating = Seating(recipe.seats, recipe.seed, recipe.evaluation.seats, pools)
+        reward_models.open(recipe, backend)
         asked = open_asked(recipe, backend.renderer, sampler, answers)
         family = recipe.backend.place(recipe.env) if isinstance(recipe.backend, PlacesWorlds) else recipe.env
         async with open_world(family, recipe.rollout.limits):
@@ -88,7 +91,7 @@ async def assemble(recipe: Recipe) -> AsyncIterator[Components]:
                 trainers=trainers,
                 sampler=sampler,
                 runner=runner,
-                rewards=RewardCache(bound(recipe.reward, asked)),
+                rewards=RewardCache(reward_models.bound(bound(recipe.reward, asked))),
                 curriculum=curriculum,
                 seating=seating,
                 asked=asked,
@@ -98,6 +101,7 @@ async def assemble(recipe: Recipe) -> AsyncIterator[Components]:
     finally:
         await answers.finish()
         answers.close()
+        reward_models.close()
         await sampler.close()
         for trainer in trainers.values():
             trainer.close()

@@ -77,7 +77,8 @@ def check_names(recipe: Recipe) -> None:
     check_asked(recipe)
     check_served_seats(recipe)
     scoring = _asked_of_trainer(recipe)
-    if unused := sorted(recipe.models.keys() - scoring - recipe.seated - recipe.asked_for_text):
+    used = scoring | recipe.seated | recipe.asked_for_text | recipe.value_models
+    if unused := sorted(recipe.models.keys() - used):
         raise ConfigError(
             f"models.{unused[0]}: nothing asks this model: name it in a stream, such as streams = [{{name = 'teacher',"
             f" model = '{unused[0]}'}}], in a seat, such as seats.opponents = ['{unused[0]}'], or in a reward, such as "

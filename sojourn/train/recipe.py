@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from sojourn.abilities import asked_for_text, sub_agent_models, with_base_agents
+from sojourn.abilities import asked_for_text, sub_agent_models, value_models, with_base_agents
 from sojourn.agents.plain import Plain
 from sojourn.batch.weigh import Aggregate
 from sojourn.composite import with_bases
@@ -41,6 +41,7 @@ from sojourn.train.repeats import Repeat
 from sojourn.train.seating import POLICY, Seats
 from sojourn.types import SamplingParams
 
+CRITIC = "critic"  # the run's own, where a reward reads a model with a value head
 NAME = Text(r"[A-Za-z0-9._-]{1,64}", "1 to 64 of the characters a-z, A-Z, 0-9, '-', '_' and '.'")
 STAGE_NAME = Text(
     rf"(?!(before|best|last)$|evaluation){NAME.pattern}",
@@ -249,6 +250,11 @@ class Recipe:
         """Returns the models behind endpoints that take seats, by their names."""
         found = {name: self.models[name].endpoint for name in sorted(self.seated) if name in self.models}
         return {name: served for name, served in found.items() if served is not None}
+
+    @property
+    def value_models(self) -> frozenset[str]:
+        """Returns the models whose values the reward, with all that it contains, reads: "critic" is the run's own."""
+        return frozenset[str]().union(*map(value_models, with_bases([self.reward])))
 
     @property
     def players(self) -> frozenset[str]:

@@ -28,6 +28,7 @@ from sojourn.abilities import (
     provided,
     reads_critic,
     valid_for,
+    value_models,
 )
 from sojourn.composite import HasBases, with_bases
 from sojourn.config.lookup import nearest
@@ -38,7 +39,8 @@ from sojourn.sources.searched import Searched
 from sojourn.sources.slots import Slots
 from sojourn.train.early_stop import evaluations_within
 from sojourn.train.named_models import check_learning, check_names
-from sojourn.train.recipe import Recipe, Stage
+from sojourn.train.recipe import CRITIC, Recipe, Stage
+from sojourn.train.reward_models import check_reward_models
 from sojourn.train.sub_agents import check_sub_agents
 
 PASS_COLUMNS = frozenset({"entropy", "critic"})  # what every backend's forward pass gives a loss
@@ -63,6 +65,7 @@ def check_needs(recipe: Recipe) -> None:
             f"stage '{recipe.stages[-1].name}' is the last one and does not train, so nothing uses what it records: "
             "add a stage that trains on it, or play with `sojourn eval`"
         )
+    check_reward_models(recipe)
     check_names(recipe)
     _check_search(recipe)
     check_sub_agents(recipe)
@@ -152,7 +155,8 @@ def _check_lookahead(recipe: Recipe) -> None:
 
 def _check_critic(recipe: Recipe) -> None:
     """Refuses a critic that nothing reads, a missing one, and one that nothing trains, since its values stay 0."""
-    readers = [(s, part) for s in recipe.stages for part in _critic_readers(s, recipe.agent)]
+    rewards = [one for one in with_bases([recipe.reward]) if CRITIC in value_models(one)]
+    readers = [(s, part) for s in recipe.stages for part in [*_critic_readers(s, recipe.agent), *rewards]]
     if recipe.critic is None and readers:
         stage, part = readers[0]
         raise ConfigError(f"stage '{stage.name}': {type(part).__name__} needs a critic: add a table [critic]")
@@ -179,10 +183,11 @@ def _check_asked_critic(stage: Stage, recipe: Recipe) -> None:
     several seats by a critic, which knows the state of one."""
     for part in parts_of(stage.groups):
         asks = asks_critic(part) or (part.live and asks_critic(recipe.agent))
-        if asks and (lag := max_lag(part)):
+        judged = part.live and CRITIC in recipe.value_models
+        if (asks or judged) and (lag := max_lag(part)):
             raise ConfigError(
-                f"stage '{stage.name}': groups.max_lag = {lag} with plays that ask the critic, which learns meanwhile: "
-                "expected max_lag = 0"
+                f"stage '{stage.name}': groups.max_lag = {lag} with plays that ask the critic, or are scored "
+                "by it, which learns meanwhile: expected max_lag = 0"
             )
         searches = part.agent if isinstance(part, Searched) else recipe.agent
         if asks and asks_critic(searches) and any(len(seats_of_world(world)) > 1 for world in worlds_of(recipe.env)):

@@ -130,12 +130,13 @@ def without_gradient(loss: str, lag: int, batch) -> bool:
 def clash(estimator: str, loss: str, lag: int, critic: bool) -> str:
     """Why the pair must be refused; empty where it must work."""
     targets = "targets" in provided(build("estimator", {"name": estimator}).value)
-    trains_critic = "critic" in build("loss", {"name": loss}).value.needs
-    if (critic or trains_critic) and not targets:
+    needs = build("loss", {"name": loss}).value.needs
+    trains_critic = "critic" in needs
+    if (critic or (trains_critic and "targets" in needs)) and not targets:
         return "needs an estimator that computes targets for the critic"
     if loss == "reinforce" and lag:
         return "Reinforce is valid only for samples of the current weights"
-    return "needs a critic" if not critic and targets else ""
+    return "needs a critic" if not critic and (targets or trains_critic) else ""
 
 
 @pytest.mark.parametrize("critic", [True, False])

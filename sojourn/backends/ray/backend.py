@@ -79,6 +79,7 @@ class Ray(Torch):
     patience_s: Annotated[float, Range(above=0, below=math.inf)] = 300.0
 
     opens_players = False  # yet
+    open_turn_model = None  # type: ignore[assignment]  # yet
 
     def check(self, model: Model, critic: Critic | None = None) -> None:
         """Raises where Ray or the samplers' engine is not installed, too."""

@@ -209,7 +209,7 @@ class Torch:
         import torch
 
         from sojourn.backends.torch.models import deferred, lora
-        from sojourn.backends.torch.trainer import shards
+        from sojourn.backends.torch.trainer import critics, shards
         from sojourn.backends.torch.trainer.copies import CopyableTrainer
         from sojourn.backends.torch.trainer.decoder import base_of
         from sojourn.backends.torch.trainer.model_passes import ModelPasses
@@ -221,8 +221,9 @@ class Torch:
         sharded = team is not None and team.sharded
         judge, unread = None, [(trained, loaded.weights)]
         if critic is not None:
-            own = self._critic_model(critic, loaded, seed, defer=sharded)
-            judge = self._critic(critic, loaded, own, dtype, frozen)
+            own = critics.load(critic, loaded, seed, self.max_context, defer=sharded)
+            half_bytes = self.activation_gb * 2**30 / 2  # the policy has the other half
+            judge = critics.build(critic, loaded, own, dtype, frozen, kernel=self.kernel, activation_bytes=half_bytes)
             unread += [(judge.model, own.weights)] if own else []
         passes = ModelPasses(
             trained,
@@ -305,6 +306,23 @@ class Torch:
         trainer = self.open_trainer(loaded, model, seed, engine.publish, timeline)
         return Opened(trainer, engine, renderer, min(self.max_context, loaded.max_context))
 
+    def open_turn_model(
+        self, name: str, model: Model, critic: Critic, weights: Path, seed: int, policy: Model, max_context: int
+    ) -> Trainer:
+        """Opens a frozen model with its value head (`OpensTurnModels`)."""
+        from sojourn.backends.torch.models import loading
+
+        loaded = self.load(model, seed)
+        vocabularies.require_same(name, model, loaded.tokenizer, loading.tokenizer(policy.name, policy.revision))
+        if loaded.max_context < max_context:
+            raise ModelError(
+                f"models.{name} = '{model.name}' reads at most {loaded.max_context} tokens: set backend.max_context to "
+                "that at most, or use another model"
+            )
+        trainer = self.open_trainer(loaded, model, seed, _nowhere, critic=critic)
+        trainer.load(weights, weights_only=True)
+        return trainer
+
     def share_base(self, model: Model, opened: Opened) -> Callable[[str, Path], Awaitable[Sampler]]:
         """Lets the policy's sampler sample adapters of its checkpoints too (`SharesBase`)."""
         from sojourn.backends.torch.sampler.adapter_sampler import share_base
@@ -334,42 +352,9 @@ class Torch:
         await vocabularies.require_top_k(name, scorer)
         trainer.teachers.served[name] = ServedTeacher(scorer, longest, trainer.vocabulary)
 
-    def _critic_model(self, critic: Critic, policy: Loaded, seed: int, *, defer: bool) -> Loaded | None:
-        """Loads the critic's own model, if any. Raises `ModelError` where it does not read what the policy does."""
-        from sojourn.backends.torch.models import deferred, loading
 
-        if not critic.model:
-            return None
-        loaded = loading.load(critic.model, "fp32", seed, critic.revision, defer=defer)
-        if loaded.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
-            raise ModelError(
-                f"critic.model = '{critic.model}': its tokenizer is not that of '{policy.name}', whose tokens it would "
-                "read: use a model of the same family"
-            )
-        if loaded.max_context < min(self.max_context, policy.max_context):
-            raise ModelError(
-                f"critic.model = '{critic.model}' reads at most {loaded.max_context} tokens: set backend.max_context "
-                "to that, or use another model"
-            )
-        deferred.move(loaded.model, next(policy.model.parameters()).device)
-        return loaded
-
-    def _critic(self, critic: Critic, policy: Loaded, own: Loaded | None, dtype: Any, frozen: Any) -> Any:
-        """Builds a critic: a head on the policy, or on a model of its own."""
-        import torch
-
-        from sojourn.backends.torch.models import lora
-        from sojourn.backends.torch.trainer import critic as critics
-        from sojourn.backends.torch.trainer.decoder import Decoder
-
-        trained, decoder = None, None
-        if own is not None:
-            trained = own.model if critic.lora is None else lora.adapted(own.model, critic.lora, frozen)
-            half_bytes = self.activation_gb * 2**30 / 2  # the policy has the other half
-            decoder = Decoder(trained, bf16=dtype == torch.bfloat16, kernel=self.kernel, activation_bytes=half_bytes)
-        head = critics.Head((own or policy).model.config.get_text_config().hidden_size, critic.hidden)
-        head.to(next(policy.model.parameters()).device)
-        return critics.Critic(head, critic.optim, detach=critic.detach and own is None, model=trained, decoder=decoder)
+async def _nowhere(weights: Any, version: int) -> None:
+    """Sends weights to no sampler, as those of a model that is never published."""
 
 
 def device_of(name: str) -> Any:
