@@ -19,6 +19,7 @@ from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple, Union
 
 from sojourn.agents.sub_agent import SubAgent
+from sojourn.agents.workflow import WorkflowRole
 from sojourn.backends.ray.backend import EnvWorkers, TrainerRanks
 from sojourn.backends.ray.sampler_engines import Samplers
 from sojourn.batch.weigh import Aggregate
@@ -64,7 +65,7 @@ STAGES: Mapping[str, type] = {
     "repeats": Repeat,
 }
 PARTS: Mapping[str, Mapping[str, type]] = {  # tables of components, by their kind
-    "agent": {"critique": Critique, "sub_agents": SubAgent},
+    "agent": {"critique": Critique, "sub_agents": SubAgent, "roles": WorkflowRole},
     "reward": {"criteria": Criterion},
     "backend": {"samplers": Samplers, "trainer": TrainerRanks, "envs": EnvWorkers},
 }

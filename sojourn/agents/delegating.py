@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from sojourn.agents.plain import Plain
-from sojourn.agents.sub_agent import REPORT, Call, Called, SubAgent, argument, context_of, written_tasks
+from sojourn.agents.sub_agent import REPORT, Call, Called, SubAgent, argument, context_of, with_success, written_tasks
 from sojourn.agents.told import require_base
 from sojourn.call_text import answer, begins_with, written_call
 from sojourn.config.fields import Kind
@@ -129,7 +129,7 @@ class DelegatingSeat:
         known = any("success" in turn.info for turn in main.turns)
         trajectories = (one.seat.finish(one.ending or ending) for one in self.made)
         acted = [one for one in trajectories if one.turns]
-        return tuple(_with_success(one, main.success) if known else one for one in acted)
+        return tuple(with_success(one, main.success) if known else one for one in acted)
 
     def _observe(self, observation: Observation) -> None:
         """Takes in what the world shows after an action, or first."""
@@ -217,7 +217,7 @@ class DelegatingSeat:
         """Begins the next of the calls that wait."""
         call = self.waiting.pop(0)
         config = self.config.sub_agents[call.name]
-        seat = config.base.seat(context_of(config, call.name, len(self.made), self.context))
+        seat = config.base.seat(context_of(config.model, call.name, len(self.made), self.context))
         self.active = Called(config, call, seat)
         self.made.append(self.active)
 
@@ -233,10 +233,3 @@ class DelegatingSeat:
     def _return_if_spent(self, called: Called) -> None:
         if called.taken >= called.config.turns:
             self._return(Ending.TURNS, called.said)
-
-
-def _with_success(trajectory: Trajectory, success: bool) -> Trajectory:
-    """Returns a trajectory, which has turns, with the success of the episode at its end."""
-    last = trajectory.turns[-1]
-    last = replace(last, info={**last.info, "success": float(success)})
-    return replace(trajectory, turns=(*trajectory.turns[:-1], last))

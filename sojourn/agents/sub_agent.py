@@ -14,7 +14,7 @@ from sojourn.call_text import begins_with, written_call
 from sojourn.config.fields import NONBLANK, Kind, Range
 from sojourn.errors import ActionError
 from sojourn.protocols import Agent, AgentContext, Seat
-from sojourn.types import Ending, Message, Observation, Role, Tool, ToolCall
+from sojourn.types import Ending, Message, Observation, Role, Tool, ToolCall, Trajectory
 
 REPORT = "report"  # the tool by which an agent that acts returns its result
 
@@ -137,13 +137,21 @@ class Called:
         return result
 
 
-def context_of(config: SubAgent, name: str, number: int, context: AgentContext) -> AgentContext:
-    """Returns the context of the `number`-th call of a seat with this context, which samples with a seed of its own."""
+def context_of(model: str, name: str, number: int, context: AgentContext) -> AgentContext:
+    """Returns the context of the `number`-th agent beside a seat with this context, which has a model ("": that of the
+    seat) and samples with a seed of its own."""
     digest = hashlib.blake2b(f"{context.params.seed}/{name}/{number}".encode(), digest_size=8).digest()
     seed = int.from_bytes(digest, "big") >> 1
-    params = replace(context.params, seed=seed, model=config.model or context.params.model)
-    trainable = config.model in context.trained if config.model else context.trainable
+    params = replace(context.params, seed=seed, model=model or context.params.model)
+    trainable = model in context.trained if model else context.trainable
     return replace(context, name=name, params=params, trainable=trainable)
+
+
+def with_success(trajectory: Trajectory, success: bool) -> Trajectory:
+    """Returns a trajectory, which has turns, with the success of the episode at its end."""
+    last = trajectory.turns[-1]
+    last = replace(last, info={**last.info, "success": float(success)})
+    return replace(trajectory, turns=(*trajectory.turns[:-1], last))
 
 
 def argument(call: ToolCall, key: str) -> str:

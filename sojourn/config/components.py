@@ -24,6 +24,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "plain": "sojourn.agents.plain:Plain",
         "instructed": "sojourn.agents.instructed:Instructed",
         "delegating": "sojourn.agents.delegating:Delegating",
+        "workflow": "sojourn.agents.workflow:Workflow",
         "return_conditioned": "sojourn.agents.return_conditioned:ReturnConditioned",
         "when_to_ask": "sojourn.agents.when_to_ask:WhenToAsk",
         "balance_conditioned": "sojourn.agents.balance_conditioned:BalanceConditioned",

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from sojourn.agents.plain import Plain
-from sojourn.errors import ActionError, ConfigError
+from sojourn.errors import ActionError, ConfigError, NoActionError
 from sojourn.event_loop import contained
 from sojourn.protocols import AgentContext, Env, Renderer, Sampler
 from sojourn.rollout.limits import call_env
@@ -58,7 +58,7 @@ SamplerOf = Callable[[Env, Renderer], CountingSampler]
 
 async def require_demonstrable(stage: StageContext, sampler_of: SamplerOf) -> None:
     """Raises `ConfigError` if the stage's agent samples more than once in a turn, and does not say what an expert's
-    turn is made of (`Demonstrates`).
+    turn is made of (`Demonstrates`), or begins with a turn that is no action.
 
     It takes one turn of the first task. An agent that cannot take it with this renderer is tried when it first plays.
     """
@@ -68,6 +68,11 @@ async def require_demonstrable(stage: StageContext, sampler_of: SamplerOf) -> No
         taken = await contained(_expert_turns(stage, sampler_of))
     except ConfigError:
         raise
+    except NoActionError:
+        raise ConfigError(
+            f"stage '{stage.name}' clones demonstrations, but the first turn of {type(stage.agent).__name__} is no "
+            "action of the world, and an expert says only its actions: choose an agent that acts at once, or drop the stage"
+        ) from None
     except Exception:  # of the world, or of an agent that needs a tokenizer: the first episode tells of it
         return
     if taken > 1:

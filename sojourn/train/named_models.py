@@ -100,7 +100,7 @@ def _asked_of_trainer(recipe: Recipe) -> set[str]:
 def _check_seated(recipe: Recipe) -> None:
     """Refuses models in seats that cannot sit there."""
     for name in sorted(recipe.seated):
-        where, what = ("agent.sub_agents", "act") if name in recipe.called else ("seats", "take a seat")
+        where, what = ("agent", "act for it") if name in recipe.called else ("seats", "take a seat")
         if name not in recipe.models:
             known = ", ".join(sorted({"policy", *recipe.models}))
             raise ConfigError(

@@ -37,8 +37,8 @@ def check_sub_agents(recipe: Recipe) -> None:
     for seats in map(seats_of_world, worlds_of(recipe.env)):
         if taken := sorted(names.keys() & set(seats)):
             raise ConfigError(
-                f"agent.sub_agents.{taken[0]}: the world has a seat of this name, with whose trajectories those of the "
-                "sub-agent would be compared: rename it"
+                f"agent: it has '{taken[0]}' act for it, but the world has a seat of this name, with whose "
+                "trajectories its own would be compared: rename it"
             )
     for stage in recipe.stages:
         for own in stage.of_models().values() if stage.learners else ():
@@ -48,9 +48,9 @@ def check_sub_agents(recipe: Recipe) -> None:
             if forks or not isinstance(part, WHOLE):
                 source = "groups.branching forks" if forks else f"{type(part).__name__} changes or repeats"
                 raise ConfigError(
-                    f"stage '{stage.name}': {source} plays of {type(recipe.agent).__name__}, whose sub-agents have "
-                    "turns of their own that this would lose: take groups from slots without branching, from experts "
-                    "or recorded ones, or choose an agent that calls no others"
+                    f"stage '{stage.name}': {source} plays of {type(recipe.agent).__name__}, where others have turns "
+                    "of their own that this would lose: take groups from slots without branching, from experts or "
+                    "recorded ones, or choose an agent that has no others act for it"
                 )
 
 

@@ -151,7 +151,7 @@ def test_calls_are_shown_in_the_order_of_play(run):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ("models={}", "agent.sub_agents: the model 'small' is to act, but there are policy"),
+        ("models={}", "agent: the model 'small' is to act for it, but there are policy"),
         ("models.small={snapshots={}}; stages.0.learners={}", "pool of snapshots"),
         ("agent.sub_agents.walker.model='policy'", "the model takes no seat in training"),
         ("stages.0.groups.branching={name='uniform'}", "groups.branching forks plays of Delegating"),
