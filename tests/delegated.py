@@ -11,7 +11,7 @@ from made import chatml as renderer
 
 from sojourn.agents.delegating import Delegating
 from sojourn.errors import ActionError
-from sojourn.protocols import AgentContext
+from sojourn.protocols import Agent, AgentContext
 from sojourn.rollout.limits import Limits
 from sojourn.rollout.play import play
 from sojourn.timeline import Timeline
@@ -106,7 +106,7 @@ def agent_of(sub_agents: Mapping[str, Any], **fields: Any) -> Delegating:
 
 
 async def played(
-    agent: Delegating, *script: Message | str, turns: int = 20, env: Any = None, max_context: int = 4096, **context: Any
+    agent: Agent, *script: Message | str, turns: int = 20, env: Any = None, max_context: int = 4096, **context: Any
 ) -> tuple[tuple[Trajectory, ...], Says]:
     """Plays the world once, in which the agent's models say this script together."""
     sampler = Says(list(script))

@@ -71,7 +71,8 @@ async def require_demonstrable(stage: StageContext, sampler_of: SamplerOf) -> No
     except NoActionError:
         raise ConfigError(
             f"stage '{stage.name}' clones demonstrations, but the first turn of {type(stage.agent).__name__} is no "
-            "action of the world, and an expert says only its actions: choose an agent that acts at once, or drop the stage"
+            "action of the world, and an expert says only its actions: choose an agent that acts at once, or drop "
+            "the stage"
         ) from None
     except Exception:  # of the world, or of an agent that needs a tokenizer: the first episode tells of it
         return
