@@ -53,8 +53,8 @@ class Worker:
 
     async def part_load(self, name: str) -> PartLoad:
         """Returns what the worker does; one that is down is not asked."""
-        heard = await self._heard()  # first, as it may last: the numbers are of the life that answered
-        busy, begun, self.begun = self.gauge.take(), self.begun, 0
+        busy, begun, self.begun = self.gauge.take(), self.begun, 0  # at once: what begins later is of the next one
+        heard = await self._heard()  # which may last; what follows is of the life that answered
         numbers: dict[str, float] = {"busy_share": busy.share, "plays_mean": busy.mean, "plays_begun": begun}
         numbers |= {"restarts": max(self.opened - 1, 0), "plays_lost": self.lost, "failures": self.failed}
         numbers |= {"plays": self.open.total()}

@@ -142,6 +142,24 @@ async def test_workers_of_a_world(cluster):
         await env.close()
 
 
+async def test_a_play_that_begins_while_workers_are_asked_is_of_the_next_reading(cluster):
+    toy = Toy(rooms=2)
+    family = RemoteFamily(toy, 2, start_anywhere(0.5))
+    async with open_world(family):
+        await family.prepare(toy.tasks("train")[0])
+        await loads(family)
+        env = family.make(toy.tasks("train")[0])
+        reading = asyncio.ensure_future(loads(family))
+        for _ in range(10):  # until they are asked
+            await asyncio.sleep(0)
+        await env.start()
+        begun = [
+            sum(one.numbers["plays_begun"] for one in found.values()) for found in (await reading, await loads(family))
+        ]
+        assert begun == [0, 1]
+        await env.close()
+
+
 async def test_ranks_that_are_lost_are_down(cluster):
     async with opened() as (trainer, *_):
         trainer.begin(Optim(), 3, reference=False)
