@@ -30,9 +30,11 @@ from sojourn import intervals
 from sojourn.config import toml
 from sojourn.record import metrics
 from sojourn.record.run import RunFolder
+from sojourn.train.resolve import resolve
 
 HERE = Path(__file__).parent
 WARMUP = "warmup"
+DONE = "done"  # a file in the folder of a training that has ended
 FIGURES = "figures.json"
 SEED = 1000  # is added to a variant's seed, so that none trains on the tasks of the warm-up
 
@@ -102,6 +104,21 @@ def run(job: Job, folder: Path) -> dict[str, Any]:
     won = figures["evaluations"][-1]
     print(f"seed {job.seed}, {job.variant}: {won['won']} of {won['of']} won", file=sys.stderr, flush=True)
     return figures
+
+
+def trained(place: Path, tables: toml.Tables) -> Path:
+    """Returns the run of these tables in a folder, which is trained, or goes on, where it has not ended."""
+    run = place / "run"
+    if not (place / DONE).exists():
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "recipe.toml").write_text(toml.dump(resolve(tables).table))
+        begun = (run / "config.toml").is_file()
+        words = ["--resume", str(run)] if begun else [str(place / "recipe.toml"), "--out", str(run)]
+        if not begun:
+            shutil.rmtree(run, ignore_errors=True)
+        execute([sys.executable, "-m", "sojourn", "train", *words])
+        (place / DONE).touch()
+    return run
 
 
 def execute(command: Sequence[str]) -> str:

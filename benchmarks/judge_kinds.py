@@ -43,7 +43,7 @@ class Preference(NamedTuple):
 
 
 class Judged(Protocol):
-    """What is measured."""
+    """Scores episodes, and prefers one of two."""
 
     async def score(self, episode: Episode) -> Opinion: ...
     async def prefer(self, better: Episode, worse: Episode) -> Preference: ...

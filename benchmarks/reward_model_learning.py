@@ -44,7 +44,7 @@ OUTCOMES = {"streams": [{"name": "success"}], "losses": [{"name": "binary_cross_
 
 @dataclass(frozen=True, kw_only=True)
 class Flipped:
-    """Whether an episode succeeded, at its last turn, but for a fraction `errs` of all episodes the contrary."""
+    """Scores the last turn by whether the episode succeeded, or, for a fraction `errs` of them, by the contrary."""
 
     errs: float = 0.2
 

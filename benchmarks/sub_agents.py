@@ -20,7 +20,6 @@ Trainings go on where they were killed; what is finished stays in `--folder`.
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -30,7 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from bakeoff import HERE, execute
+from bakeoff import HERE, trained
 from machine import RESULTS, write
 
 from sojourn import intervals
@@ -42,7 +41,6 @@ from sojourn.train.resolve import resolve
 RECIPE = HERE / "sub_agents.toml"
 SEEDS = range(5)
 TOKENS = 1_500_000
-DONE = "done"  # a file in the folder of a training that has ended
 CHOOSES = {"name": "plain", "choices": True}
 WORKER = {
     "instruction": "Open this lock.",
@@ -82,25 +80,9 @@ class Job(NamedTuple):
         return folder / f"{self.tokens}" / self.variant / f"seed-{self.seed}"
 
 
-def trained(job: Job, folder: Path) -> Path:
-    """Returns the run of a job, which is trained, or goes on, where it has not ended."""
-    place = job.place(folder)
-    run = place / "run"
-    if not (place / DONE).exists():
-        place.mkdir(parents=True, exist_ok=True)
-        (place / "recipe.toml").write_text(toml.dump(resolve(job.tables()).table))
-        begun = (run / "config.toml").is_file()
-        words = ["--resume", str(run)] if begun else [str(place / "recipe.toml"), "--out", str(run)]
-        if not begun:
-            shutil.rmtree(run, ignore_errors=True)
-        execute([sys.executable, "-m", "sojourn", "train", *words])
-        (place / DONE).touch()
-    return run
-
-
 def measured(job: Job, folder: Path) -> dict[str, Any]:
     """Returns the mean reward of the last evaluation's episodes, of the agent in the seat, and what it took."""
-    run = trained(job, folder)
+    run = trained(job.place(folder), job.tables())
     with EpisodeStore(run) as store:
         episodes = [episode for group in store.groups("evaluation-rl") for episode in group.episodes]
     totals = [episode.trajectories[0].reward for episode in episodes]

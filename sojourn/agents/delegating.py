@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from sojourn.agents.plain import Plain
-from sojourn.agents.sub_agent import REPORT, Call, Called, SubAgent, argument, context_of, with_success, written_tasks
+from sojourn.agents.sub_agent import (
+    REPORT,
+    Call,
+    Called,
+    SubAgent,
+    argument,
+    context_of,
+    with_success_of,
+    written_tasks,
+)
 from sojourn.agents.told import require_base
 from sojourn.call_text import answer, begins_with, written_call
 from sojourn.config.fields import Kind
@@ -125,11 +134,7 @@ class DelegatingSeat:
 
     def called(self, ending: Ending) -> tuple[Trajectory, ...]:
         """Returns the trajectories of the calls that took a turn, whose success is the main agent's."""
-        main = self.main.finish(ending)
-        known = any("success" in turn.info for turn in main.turns)
-        trajectories = (one.seat.finish(one.ending or ending) for one in self.made)
-        acted = [one for one in trajectories if one.turns]
-        return tuple(with_success(one, main.success) if known else one for one in acted)
+        return with_success_of(self.finish(ending), (one.seat.finish(one.ending or ending) for one in self.made))
 
     def _observe(self, observation: Observation) -> None:
         """Takes in what the world shows after an action, or first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
@@ -50,11 +50,7 @@ class SubAgent:
     base: Annotated[Agent, Kind("agent")] = field(default_factory=Plain)
 
     def __post_init__(self) -> None:
-        require_base(self.base)
-        if asking := [type(one).__name__ for one in with_base_agents(self.base) if asked_for_text(one)]:
-            raise ValueError(
-                f"base = {asking[0]} asks other models, which only the main agent can: give it another base"
-            )
+        require_base_of_other(self.base)
         if self.tools and self.world == "answers":
             raise ValueError(f"tools = {list(self.tools)}, but it answers without acting: set world = 'acts', or leave "
                              "them out")  # fmt: skip
@@ -147,8 +143,20 @@ def context_of(model: str, name: str, number: int, context: AgentContext) -> Age
     return replace(context, name=name, params=params, trainable=trainable)
 
 
-def with_success(trajectory: Trajectory, success: bool) -> Trajectory:
-    """Returns a trajectory, which has turns, with the success of the episode at its end."""
+def require_base_of_other(base: Agent) -> None:
+    """Raises `ValueError` for an agent that cannot act for another one than the run's own, as one that asks models."""
+    require_base(base)
+    if asking := [type(one).__name__ for one in with_base_agents(base) if asked_for_text(one)]:
+        raise ValueError(f"base = {asking[0]} asks other models, which the main agent alone can: choose another base")
+
+
+def with_success_of(main: Trajectory, others: Iterable[Trajectory]) -> tuple[Trajectory, ...]:
+    """Returns those of other trajectories that have turns, with the success of the main agent, where that is known."""
+    known = any("success" in turn.info for turn in main.turns)
+    return tuple(_with_success(one, main.success) if known else one for one in others if one.turns)
+
+
+def _with_success(trajectory: Trajectory, success: bool) -> Trajectory:
     last = trajectory.turns[-1]
     last = replace(last, info={**last.info, "success": float(success)})
     return replace(trajectory, turns=(*trajectory.turns[:-1], last))

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
-from sojourn.abilities import asked_for_text, with_base_agents
 from sojourn.agents.plain import Plain
-from sojourn.agents.sub_agent import context_of, with_success
-from sojourn.agents.told import ended, require_base
+from sojourn.agents.sub_agent import context_of, require_base_of_other, with_success_of
+from sojourn.agents.told import ended
 from sojourn.config.fields import NONBLANK, Kind, Range
 from sojourn.errors import ActionError, BudgetError, NoActionError
 from sojourn.protocols import Agent, AgentContext, Seat
@@ -37,9 +36,7 @@ class WorkflowRole:
     base: Annotated[Agent, Kind("agent")] = field(default_factory=Plain)
 
     def __post_init__(self) -> None:
-        require_base(self.base)
-        if asking := [type(one).__name__ for one in with_base_agents(self.base) if asked_for_text(one)]:
-            raise ValueError(f"base = {asking[0]} asks other models, which no role can: give it another base")
+        require_base_of_other(self.base)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,10 +196,8 @@ class WorkflowSeat:
 
     def called(self, ending: Ending) -> tuple[Trajectory, ...]:
         """Returns the trajectories of the other roles that spoke, whose success is that of the seat."""
-        main = self.finish(ending)
-        known = any("success" in turn.info for turn in main.turns)
         others = (one.seat.finish(one.ending or ending) for one in self.speakers.values() if one is not self.main)
-        return tuple(with_success(one, main.success) if known else one for one in others if one.turns)
+        return with_success_of(self.finish(ending), others)
 
     def _observe(self, observation: Observation) -> None:
         """Takes in what the world shows after an action, or first."""

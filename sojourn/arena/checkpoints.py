@@ -73,6 +73,7 @@ class CheckpointOperator:
     weights_name: str = ""
     greedy: bool = False
     model: LoadedModel | None = None
+    step: int = 0  # of the weights, once they are loaded
     _open: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     @classmethod
@@ -93,7 +94,9 @@ class CheckpointOperator:
                 f"--operator {self.run}: its agent {type(recipe.agent).__name__} calls other agents, of which a match "
                 "would record nothing: evaluate the run instead (sojourn eval), or name another operator"
             )
-        self.model = await self._open.enter_async_context(load_model(recipe, find_weights(self.run, self.weights_name)))
+        weights = find_weights(self.run, self.weights_name)
+        self.step = weights.checkpoint.step if weights.checkpoint is not None else 0
+        self.model = await self._open.enter_async_context(load_model(recipe, weights))
 
     def seat(self, context: AgentContext, env: Any) -> Any:
         assert self.model is not None, "open() comes first"

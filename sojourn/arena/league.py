@@ -7,10 +7,10 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from sojourn.abilities import capacity
-from sojourn.arena.match import ObservedFamily
+from sojourn.arena.match import ObservedFamily, runner_of
 from sojourn.arena.operators import Operator
 from sojourn.arena.ratings import GameResult, ratings
 from sojourn.errors import ConfigError
@@ -19,7 +19,7 @@ from sojourn.protocols import AgentContext, EnvFamily
 from sojourn.rewards.native import Native
 from sojourn.rewards.reward_cache import score_group
 from sojourn.rollout.limits import Limits
-from sojourn.rollout.runner import Rollout, Runner, seed_of
+from sojourn.rollout.runner import seed_of
 from sojourn.rollout.world import seats_of, world_of
 from sojourn.types import Episode, Group, SamplingParams, Task
 
@@ -48,7 +48,7 @@ class Game(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What an operator came to: its rating, its share of the points, its mean return, and how many games failed."""
+    """Tells how an operator did: its rating, its share of the points, its mean return, and how many games failed."""
 
     name: str
     rating: Estimate
@@ -107,10 +107,7 @@ class League:
         one, other = self.operators[first], self.operators[second]
         family = ObservedFamily(self.family)
         seated = {name: one if name == seat else other for name in seats_of(self.family, task)}
-        rollout = Rollout(limits=self.limits, retries=0, max_error_rate=1.0)
-        unused = cast(Any, None)  # each operator has a renderer and a sampler of its own, if it needs them
-        agent = SeatedOperators(seated, family)
-        runner = Runner(rollout, cast(EnvFamily, family), agent, unused, unused, 0, self.seed)
+        runner = runner_of(family, SeatedOperators(seated, family), self.limits, self.seed)
         params = SamplingParams(max_tokens=1, seed=seed_of(self.seed, "league", task.id, one.name, other.name, seat))
         episode = await runner.play_episode(task, params, f"league-{one.name}-{other.name}/{number}")
         if episode.error is not None:

@@ -11,7 +11,7 @@ from sojourn.abilities import HasCapacity, HasLowestReward, HasSeats, HasWorlds,
 from sojourn.arena.lockstep import LockStep, LockStepSeat, Watcher
 from sojourn.arena.operators import Operator
 from sojourn.errors import ConfigError
-from sojourn.protocols import AgentContext, EnvFamily
+from sojourn.protocols import Agent, AgentContext, EnvFamily
 from sojourn.rewards.native import Native
 from sojourn.rewards.reward_cache import score_group
 from sojourn.rollout.limits import Limits
@@ -72,9 +72,7 @@ class Match:
     async def _play(self, operator: Operator, task: Task, number: int, lockstep: LockStep) -> Episode:
         family = ObservedFamily(self.family)
         agent = MatchAgent(operator, self.others, family, lockstep, self._seat(task))
-        rollout = Rollout(limits=self.limits, retries=0, max_error_rate=1.0)
-        unused = cast(Any, None)  # each operator has a renderer and a sampler of its own, if it needs them
-        runner = Runner(rollout, cast(EnvFamily, family), agent, unused, unused, 0, self.seed, on_blobs=self.on_blobs)
+        runner = runner_of(family, agent, self.limits, self.seed, self.on_blobs)
         params = SamplingParams(max_tokens=1, seed=seed_of(self.seed, "arena", task.id))
         episode = await runner.play_episode(task, params, f"arena-{operator.name}/{number}")
         ended = episode.error or next(str(t.ending) for t in episode.trajectories if t.trainable)
@@ -121,6 +119,19 @@ class ObservedFamily:
     def make(self, task: Task) -> Any:
         self.env = self.family.make(task)
         return self.env
+
+
+def runner_of(
+    family: ObservedFamily,
+    agent: Agent,
+    limits: Limits,
+    seed: int,
+    on_blobs: Callable[[Mapping[str, bytes]], None] = lambda blobs: None,
+) -> Runner:
+    """Returns what plays episodes of operators, each of which has a renderer and a sampler of its own, if it needs
+    them. A failed episode is not tried again."""
+    rollout, unused = Rollout(limits=limits, retries=0, max_error_rate=1.0), cast(Any, None)
+    return Runner(rollout, cast(EnvFamily, family), agent, unused, unused, 0, seed, on_blobs=on_blobs)
 
 
 @dataclass

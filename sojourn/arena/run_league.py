@@ -23,7 +23,7 @@ from sojourn.intervals import Estimate
 from sojourn.plot import figure_class
 from sojourn.protocols import EnvFamily
 from sojourn.record.atomic import write_file
-from sojourn.record.run_weights import NamedRun, available_weights, find_weights
+from sojourn.record.run_weights import available_weights
 from sojourn.rollout.world import open_world
 from sojourn.terminal.clean import one_line
 from sojourn.terminal.numbers import number
@@ -140,8 +140,7 @@ def _rated(players: Sequence[Operator], found: Sequence[Standing]) -> list[Rated
     rated: list[Rated] = []
     for player in players:
         if isinstance(player, CheckpointOperator):
-            held = find_weights(*NamedRun(player.run, player.weights_name)).checkpoint
-            rated.append(Rated(player.run.resolve().name, held.step if held else 0, by_name[player.name]))
+            rated.append(Rated(player.run.resolve().name, player.step, by_name[player.name]))
         else:
             rated.append(Rated(player.name, None, by_name[player.name]))
     return rated

@@ -23,7 +23,7 @@ def _nothing() -> Native:
 
 @dataclass(frozen=True, kw_only=True)
 class RewardModel(HasBases):
-    """What a reward model, that is a model with a value head, says of each trajectory, times `coef`, beside the reward
+    """Scores each trajectory by a reward model, that is a model with a value head, times `coef`, and adds the reward
     `base`.
 
     `model` is one of `[models]` whose `weights` are those of a run that trained a critic by the loss

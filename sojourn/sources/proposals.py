@@ -150,8 +150,8 @@ def _check_task(stage: StageContext, env: Proposes, task: Task) -> None:
 
 @dataclass(frozen=True)
 class Solved:
-    """What was played for one group of proposals: that group, the task that each of its episodes proposed, and the
-    groups that solved these, by task."""
+    """Holds what was played for one group of proposals: that group, the task that each of its episodes proposed, and
+    the groups that solved these, by task."""
 
     proposals: Group
     made: Sequence[Task | None]

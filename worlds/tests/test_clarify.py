@@ -59,7 +59,7 @@ async def test_chance_earns_far_less() -> None:
 
 
 async def test_guessing_is_worse_than_asking() -> None:
-    """Who orders at once, whatever is open, earns less on average than who asks."""
+    """An agent that orders at once, whatever is open, earns less on average than one that asks."""
     rng, earned = random.Random(1), []
     for index in range(300):
         env = enter(Clarify(choices=True), index)

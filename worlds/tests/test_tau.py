@@ -123,7 +123,7 @@ async def test_what_must_be_told_must_be_told() -> None:
 
 
 async def idle_play(*calls: str) -> float:
-    """What a play of the first task is worth in which nothing is to be changed."""
+    """Returns what a play of the first task is worth in which nothing is to be changed."""
     family = Tau(domain="airline")
     env = enter(family, next(i for i in range(30) if family._idle(enter(family, i).game.problem)))
     await env.start()
