@@ -1,0 +1,208 @@
+"""The API of OpenAI's chat completions (`POST /v1/chat/completions`)."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sojourn.gateway.reading import Field, listed_by, read_arguments, read_stop, read_tool, said, unused
+from sojourn.gateway.requests import ChatRequest, Delta, Reply, RequestError, Told
+from sojourn.types import Message, Role, ToolCall
+
+USED = frozenset({
+    "model", "messages", "tools", "max_tokens", "max_completion_tokens", "stop", "temperature", "top_p", "seed", "n",
+    "logprobs", "stream", "stream_options", "response_format",
+})  # fmt: skip
+ROLES = {
+    "system": Role.SYSTEM, "developer": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT,
+    "tool": Role.TOOL, "function": Role.TOOL,
+}  # fmt: skip
+THOUGHTS = ("reasoning_content", "reasoning")  # fields in which servers and clients write a thought
+FINISH = {"stop": "stop", "stop_string": "stop", "length": "length", "calls": "tool_calls"}
+MOST_SAMPLES = 128
+
+
+class ChatCompletions:
+    """Reads and writes chat completions. A thought goes into `reasoning_content`, as other servers write it."""
+
+    def read(self, body: Mapping[str, Any]) -> ChatRequest:
+        whole = Field(body, "")
+        limit = whole.get("max_completion_tokens")
+        limit = whole.get("max_tokens") if limit.value is None else limit
+        listed = _listed(whole.get("response_format"))
+        extra = unused(body, USED) + (("response_format",) if not listed and _formatted(body) else ())
+        return ChatRequest(
+            messages=tuple(_message(item) for item in whole.get("messages").items()),
+            tools=tuple(read_tool(item.get("function"), "parameters") for item in whole.get("tools").items()),
+            max_tokens=limit.integer(1),
+            stop=read_stop(whole.get("stop")),
+            choices=listed,
+            temperature=whole.get("temperature").number(0, 2),
+            top_p=whole.get("top_p").number(0, 1),
+            seed=whole.get("seed").integer(-(2**63)),
+            samples=whole.get("n").integer(1, MOST_SAMPLES) or 1,
+            logprobs=whole.get("logprobs").flag(),
+            stream=whole.get("stream").flag(),
+            usage_in_stream=bool(body.get("stream_options"))
+            and whole.get("stream_options").get("include_usage").flag(),
+            model=whole.get("model").text_or(""),
+            unused=extra,
+        )
+
+    def whole(self, request: ChatRequest, replies: Sequence[Reply]) -> Mapping[str, Any]:
+        choices = [
+            {
+                "index": number,
+                "message": _written(reply.message),
+                "logprobs": _logprobs(reply) if request.logprobs else None,
+                "finish_reason": FINISH[reply.finish],
+            }
+            for number, reply in enumerate(replies)
+        ]
+        return {**_Head(request.model).of("chat.completion"), "choices": choices, "usage": _usage(replies)}
+
+    def stream(self, request: ChatRequest) -> _Stream:
+        return _Stream(request, _Head(request.model))
+
+    def error(self, error: RequestError) -> Mapping[str, Any]:
+        kind = "invalid_request_error" if error.status < 500 else "server_error"
+        return {"error": {"message": str(error), "type": kind, "param": error.param or None, "code": error.code}}
+
+
+@dataclass
+class _Head:
+    """What every part of an answer begins with."""
+
+    model: str
+    id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def of(self, kind: str) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+
+
+@dataclass
+class _Stream:
+    request: ChatRequest
+    head: _Head
+    told: Told = field(default_factory=Told)
+
+    def begin(self) -> Iterator[str]:
+        yield self._chunk({"role": "assistant", "content": ""})
+
+    def delta(self, delta: Delta) -> Iterator[str]:
+        self.told.add(delta)
+        yield self._chunk({"content" if delta.kind == "text" else THOUGHTS[0]: delta.text})
+
+    def end(self, reply: Reply) -> Iterator[str]:
+        for delta in self.told.rest(reply.message):
+            yield from self.delta(delta)
+        for number, call in enumerate(_calls(reply.message)):
+            yield self._chunk({"tool_calls": [{"index": number, **call}]})
+        logprobs = {"logprobs": _logprobs(reply)} if self.request.logprobs else {}
+        yield self._chunk({}, FINISH[reply.finish], **logprobs)
+        if self.request.usage_in_stream:
+            yield _frame({**self.head.of("chat.completion.chunk"), "choices": [], "usage": _usage([reply])})
+        yield "data: [DONE]\n\n"
+
+    def failed(self, error: RequestError) -> Iterator[str]:
+        yield _frame(ChatCompletions().error(error))
+
+    def _chunk(self, delta: Mapping[str, Any], finish: str | None = None, **more: Any) -> str:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish, **more}
+        return _frame({**self.head.of("chat.completion.chunk"), "choices": [choice]})
+
+
+def _message(item: Field) -> Message:
+    name = item.get("role").text()
+    if name not in ROLES:
+        raise item.get("role").refused(f"one of {', '.join(ROLES)}")
+    role, text = ROLES[name], _text(item.get("content"))
+    if role is Role.ASSISTANT:
+        thought = next((item.get(key).text() for key in THOUGHTS if item.get(key).value), "")
+        return said(text, thought, [_call(call) for call in item.get("tool_calls").items()])
+    answers = None
+    if role is Role.TOOL:
+        answers = item.get("tool_call_id").text_or("") or item.get("name").text_or("")
+    return Message(role, text, answers=answers)
+
+
+def _text(content: Field) -> str:
+    """Returns the text of a message: a string, or a list of parts, which follow each other."""
+    if content.value is None or isinstance(content.value, str):
+        return content.text_or("")
+    return "".join(_part(part) for part in content.items())
+
+
+def _part(part: Field) -> str:
+    kind = part.get("type").text_or("text")
+    if kind not in ("text", "input_text", "output_text", "refusal"):
+        raise RequestError(
+            f"{part.place} is of the type {kind!r}, but this model reads text alone: expected parts of the type text",
+            param=part.place,
+        )
+    return part.get("refusal" if kind == "refusal" else "text").text()
+
+
+def _call(call: Field) -> ToolCall:
+    function = call.get("function")
+    return ToolCall(function.get("name").text(), read_arguments(function.get("arguments")), call.get("id").text_or(""))
+
+
+def _formatted(body: Mapping[str, Any]) -> bool:
+    form = body.get("response_format")
+    return bool(form) and not (isinstance(form, Mapping) and form.get("type") == "text")
+
+
+def _listed(form: Field) -> tuple[str, ...]:
+    """Returns the replies that a response format allows, if its schema lists them."""
+    if form.value is None or form.get("type").text_or("text") != "json_schema":
+        return ()
+    return listed_by(form.get("json_schema").get("schema"))
+
+
+def _written(message: Message) -> dict[str, Any]:
+    written: dict[str, Any] = {"role": "assistant", "content": message.text or (None if message.calls else "")}
+    if message.thought:
+        written[THOUGHTS[0]] = message.thought
+    if message.calls:
+        written["tool_calls"] = _calls(message)
+    return written
+
+
+def _calls(message: Message) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments), ensure_ascii=False)},
+        }
+        for call in message.calls
+    ]
+
+
+def _logprobs(reply: Reply) -> dict[str, Any]:
+    pairs = zip(reply.pieces, reply.sample.logprobs.tolist(), strict=True)
+    content = [
+        {"token": piece, "logprob": logprob, "bytes": list(piece.encode()), "top_logprobs": []}
+        for piece, logprob in pairs
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _usage(replies: Sequence[Reply]) -> dict[str, Any]:
+    prompt, sampled = replies[0].prompt_tokens, sum(len(reply.sample.tokens) for reply in replies)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": sampled,
+        "total_tokens": prompt + sampled,
+        "prompt_tokens_details": {"cached_tokens": replies[0].cached_tokens},
+    }
+
+
+def _frame(data: Mapping[str, Any]) -> str:
+    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"

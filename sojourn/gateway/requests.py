@@ -1,0 +1,108 @@
+"""What the APIs of the gateway have in common: a request for a reply, the reply, and how each API writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
+
+from sojourn.errors import SojournError
+from sojourn.types import Message, Sample, Tool, Turn
+
+Finish = Literal["stop", "length", "calls", "stop_string"]
+
+
+class RequestError(SojournError):
+    """A request that is not answered: with the HTTP `status`, a short `code`, and the field `param` that is at
+    fault, if any. The message is for whoever wrote the client."""
+
+    def __init__(self, message: str, *, status: int = 400, code: str = "invalid_request", param: str = "") -> None:
+        super().__init__(message)
+        self.status, self.code, self.param = status, code, param
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatRequest:
+    """What a client asks: the next message of a conversation, in our words whatever its API is.
+
+    `messages` begin with what the API calls system, developer or instructions. The sampling settings are None where the
+    client sent none. `choices` are all replies that its response format allows, where these can be listed. `samples`
+    is how many replies it wants. `unused` names the fields that were read and change nothing here, to be counted.
+    """
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    samples: int = 1
+    logprobs: bool = False
+    stream: bool = False
+    usage_in_stream: bool = False
+    model: str = ""
+    unused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """One reply of the model: the turn that was recorded, and the message that the client is told, whose calls have
+    ids. `pieces` are the texts of the sampled tokens."""
+
+    number: int  # of the turn in its session
+    turn: Turn
+    message: Message
+    finish: Finish
+    prompt_tokens: int
+    cached_tokens: int = 0
+    stop_string: str = ""
+    pieces: tuple[str, ...] = ()
+
+    @property
+    def sample(self) -> Sample:
+        return self.turn.sample
+
+
+class Delta(NamedTuple):
+    """A piece of a reply while it is sampled: of its thought or of its text. Calls come whole, with the reply."""
+
+    kind: Literal["thought", "text"]
+    text: str
+
+
+class ReplyStream(Protocol):
+    """Writes one reply as server-sent events, whole frames each: `begin`, any number of `delta`, then `end`, which
+    writes what the deltas have not (`told`: the length of thought and text that they wrote)."""
+
+    def begin(self) -> Iterator[str]: ...
+    def delta(self, delta: Delta) -> Iterator[str]: ...
+    def end(self, reply: Reply) -> Iterator[str]: ...
+    def failed(self, error: RequestError) -> Iterator[str]: ...
+
+
+class Api(Protocol):
+    """How one API writes requests, replies and errors. `read` raises `RequestError` for a body that it cannot read."""
+
+    def read(self, body: Mapping[str, Any]) -> ChatRequest: ...
+    def whole(self, request: ChatRequest, replies: Sequence[Reply]) -> Mapping[str, Any]: ...
+    def stream(self, request: ChatRequest) -> ReplyStream: ...
+    def error(self, error: RequestError) -> Mapping[str, Any]: ...
+
+
+@dataclass
+class Told:
+    """How much of a reply a stream has written: characters of its thought and of its text."""
+
+    counts: dict[str, int] = field(default_factory=lambda: {"thought": 0, "text": 0})
+
+    def add(self, delta: Delta) -> None:
+        self.counts[delta.kind] += len(delta.text)
+
+    def rest(self, message: Message) -> Iterator[Delta]:
+        """Yields what was not written yet."""
+        if thought := message.thought[self.counts["thought"] :]:
+            yield Delta("thought", thought)
+        if text := message.text[self.counts["text"] :]:
+            yield Delta("text", text)
