@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from sojourn.agents.choices import tokens_of
+from sojourn.render.choices import tokens_of
 from sojourn.agents.refusal import reasons
 from sojourn.config.fields import Range
 from sojourn.errors import ActionError, BudgetError

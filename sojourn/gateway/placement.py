@@ -1,0 +1,177 @@
+"""Finds where in a session a request goes on: which earlier reply it extends, or why it begins a new context.
+
+Clients send the whole conversation with each request, and not quite as they were told it: they trim texts, drop
+thoughts, write the arguments of calls anew and give calls other ids. A reply is taken for the same where its text is
+equal but for white space around it (or missing beside calls), its thought too (or missing), and its calls are equal by
+name and parsed arguments. All other messages must be equal to the letter.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from sojourn.types import Message, Role, Tool
+
+Key = tuple[str, str]  # of a reply: its text, without white space around it, and its calls as JSON
+
+
+class Cause(StrEnum):
+    """Says why a request began a new context."""
+
+    FIRST = "first"  # it is the session's first
+    REPEATED = "repeated"  # it asks for another reply to a conversation that has none of ours
+    TOOLS = "tools"  # it goes on where it was, with other tools
+    REWRITTEN = "rewritten"  # it has replies of ours, but what came before the last of them was changed
+    COMPACTED = "compacted"  # it begins as an earlier conversation did, and our replies are gone
+    SIDE = "side"  # a conversation of its own: a title, a sub-agent
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A turn of a session by its number, the conversation that it ended, with the reply as the client was told it, and
+    the tools that were declared."""
+
+    number: int
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...]
+
+    @property
+    def reply(self) -> Message:
+        return self.messages[-1]
+
+
+class Place(NamedTuple):
+    """Where a request goes on: after the turn `parent`, by the messages `new`; or in a new context (-1), for `cause`.
+    `differs` then says where it first differs from the latest conversation."""
+
+    parent: int
+    new: tuple[Message, ...]
+    cause: Cause | None = None
+    differs: str = ""
+
+
+@dataclass
+class Placement:
+    """The turns of a session, by what they said."""
+
+    recorded: list[Recorded] = field(default_factory=list[Recorded])
+    _by_reply: defaultdict[Key, list[Recorded]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, one: Recorded) -> None:
+        self.recorded.append(one)
+        for key in _keys(one.reply):
+            self._by_reply[key].append(one)
+
+    def find(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Place:
+        """Returns where a request goes on."""
+        last = max((at for at, message in enumerate(messages) if message.role is Role.ASSISTANT), default=-1)
+        fitting = [one for one in self._said(messages[last]) if _begins(messages, last, one)] if last >= 0 else []
+        same = [one for one in fitting if one.tools == tuple(tools)]
+        if same:
+            return Place(_best(messages[last], same).number, tuple(messages[last + 1 :]))
+        cause = Cause.TOOLS if fitting else self._cause(messages)
+        return Place(-1, tuple(messages), cause, self._difference(messages) if self.recorded else "")
+
+    def recognised(self, message: Message) -> Recorded | None:
+        """Returns the latest turn that said a message of the assistant; None where it is no reply of ours."""
+        found = list(self._said(message))
+        return _best(message, found) if found else None
+
+    def _said(self, message: Message) -> Iterator[Recorded]:
+        for one in self._by_reply.get(_keys(message)[0], ()):
+            if same_reply(one.reply, message):
+                yield one
+
+    def _cause(self, messages: Sequence[Message]) -> Cause:
+        if not self.recorded:
+            return Cause.FIRST
+        if any(message.role is Role.ASSISTANT and self.recognised(message) for message in messages):
+            return Cause.REWRITTEN
+        if any(_same(one.messages[:-1], messages) for one in self.recorded):
+            return Cause.REPEATED
+        opening = _opening(messages)
+        begun = [one for one in self.recorded if _same(_opening(one.messages), opening)]
+        return Cause.COMPACTED if begun else Cause.SIDE
+
+    def _difference(self, messages: Sequence[Message]) -> str:
+        """Returns where a request first differs from the latest conversation, in a few words."""
+        latest = self.recorded[-1].messages
+        pairs = zip(latest, messages, strict=False)
+        at = next((n for n, (before, now) in enumerate(pairs) if not same_message(before, now)), None)
+        if at is None:
+            shorter = len(messages) < len(latest)
+            return f"message {len(messages)} of {len(latest)} is the last" if shorter else "the tools"
+        before, now = latest[at], messages[at]
+        if before.role is not now.role:
+            return f"message {at + 1} is of the {now.role}, before of the {before.role}"
+        return f"message {at + 1} of the {now.role}: {_parting(before.text, now.text)}"
+
+
+def same_message(recorded: Message, sent: Message) -> bool:
+    """Returns whether a message of a conversation is the same as it was before."""
+    if recorded.role is not sent.role:
+        return False
+    if recorded.role is Role.ASSISTANT:
+        return same_reply(recorded, sent)
+    return recorded.text == sent.text and recorded.images == sent.images
+
+
+def same_reply(told: Message, sent: Message) -> bool:
+    """Returns whether the client sent back a message of the assistant that it was told."""
+    text, thought = sent.text.strip(), sent.thought.strip()
+    return (
+        (text == told.text.strip() or (not text and bool(told.calls)))
+        and (not thought or thought == told.thought.strip())
+        and len(told.calls) == len(sent.calls)
+        and all(
+            (one.name, one.arguments) == (other.name, other.arguments)
+            for one, other in zip(told.calls, sent.calls, strict=True)
+        )
+    )
+
+
+def plain_id(text: str) -> str:
+    """Returns the id of a call by its letters and digits alone, as some clients drop the rest."""
+    return re.sub(r"[^A-Za-z0-9]", "", text)
+
+
+def _same(recorded: Sequence[Message], sent: Sequence[Message]) -> bool:
+    return len(recorded) == len(sent) and all(map(same_message, recorded, sent))
+
+
+def _begins(messages: Sequence[Message], last: int, one: Recorded) -> bool:
+    """Returns whether a request begins with the whole conversation of a turn, which ends at its message `last`."""
+    return _same(one.messages, messages[: last + 1])
+
+
+def _best(message: Message, found: Sequence[Recorded]) -> Recorded:
+    """Returns the turn whose calls have the ids of the message's, else the latest."""
+    ids = [plain_id(call.id) for call in message.calls]
+    named = [one for one in found if ids and ids == [plain_id(call.id) for call in one.reply.calls]]
+    return (named or found)[-1]
+
+
+def _opening(messages: Sequence[Message]) -> Sequence[Message]:
+    """Returns the system messages that a conversation begins with, and its first message of the user."""
+    at = next((n for n, message in enumerate(messages) if message.role is not Role.SYSTEM), len(messages))
+    return messages[: at + 1]
+
+
+def _keys(reply: Message) -> list[Key]:
+    """Returns the keys of a reply: with its text, and without where it has calls."""
+    calls = json.dumps([(call.name, dict(call.arguments)) for call in reply.calls], sort_keys=True, default=str)
+    text = reply.text.strip()
+    return [(text, calls), ("", calls)] if text and reply.calls else [(text, calls)]
+
+
+def _parting(before: str, now: str) -> str:
+    """Returns the first place where two texts differ, in a few words."""
+    at = next((n for n, (one, other) in enumerate(zip(before, now, strict=False)) if one != other), None)
+    at = min(len(before), len(now)) if at is None else at
+    return f"from character {at + 1} on {now[at : at + 30]!r}, before {before[at : at + 30]!r}"

@@ -1,0 +1,223 @@
+"""The gateway's HTTP server: it reads requests within limits, hands them to their session, and writes the replies."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import weakref
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from sojourn.gateway.chat_completions import ChatCompletions
+from sojourn.gateway.exchange import Exchange, Exchanges
+from sojourn.gateway.requests import Api, ChatRequest, RequestError
+from sojourn.gateway.session import Session
+from sojourn.gateway.sessions import Sessions
+
+APIS: dict[str, Api] = {"chat/completions": ChatCompletions()}
+SESSION_HEADERS = ("x-session-id", "session-id", "x-claude-code-session-id")
+KEEPALIVE_S = 10.0  # between two signs of life while a reply is sampled
+KEEPALIVE = ": keepalive\n"
+LOCAL = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a client may ask of the gateway: the bytes of a body, the seconds in which it must have sent it, and the
+    requests that are answered at once, beyond which others are told to come again."""
+
+    body_bytes: int = 64 << 20
+    body_seconds: float = 60.0
+    at_once: int = 1024
+
+
+@dataclass
+class Gateway:
+    """Answers the requests of agents for the replies of a model, each as the turn of a session.
+
+    A session is named by the path (`/s/KEY/v1/...`) or, where it has none, by the API key, if that is the key of an
+    open session, or by a header that clients send. With `token`, every request outside of a session's path needs it as
+    its API key. `model` is the name that the list of models tells.
+    """
+
+    sessions: Sessions
+    model: str = "policy"
+    token: str = ""
+    limits: Limits = field(default_factory=Limits)
+    running: int = 0
+    _exchanges: weakref.WeakKeyDictionary[Session, Exchanges] = field(default_factory=weakref.WeakKeyDictionary)
+
+    def app(self, hosts: Sequence[str] = (*LOCAL, "[::1]"), more: Sequence[Route] = ()) -> Starlette:
+        """Returns the server's application, which answers to these names of its host; `more` are further routes."""
+        routes = [
+            Route(f"{prefix}/v1/{path}", self._handler(api), methods=["POST"])
+            for prefix in ("", "/s/{session}")
+            for path, api in APIS.items()
+        ]
+        models = [Route(f"{prefix}/v1/models", self._models) for prefix in ("", "/s/{session}")]
+        alive = [Route(path, _alive, methods=["GET", "HEAD"]) for path in ("/", "/s/{session}", "/health")]
+        return Starlette(
+            routes=[*routes, *models, *alive, *more],
+            middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))],
+        )
+
+    def exchanges(self, session: Session) -> Exchanges:
+        if session not in self._exchanges:
+            self._exchanges[session] = Exchanges(session)
+        return self._exchanges[session]
+
+    def session_of(self, request: Request) -> Session:
+        """Returns the session of a request; raises `RequestError` where it may not have one."""
+        if (origin := request.headers.get("origin")) and not _is_local(origin):
+            raise RequestError(f"the page {origin} may not use this server", status=403, code="origin")
+        key = request.path_params.get("session")
+        if key is not None:
+            return self.sessions.get(key)
+        given = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
+        if self.token and not hmac.compare_digest(given.encode(), self.token.encode()):
+            raise RequestError("this server wants its token as the API key", status=401, code="invalid_api_key")
+        if self.sessions.new is None:
+            return self.sessions.get(given)
+        return self.sessions.get(next((value for name in SESSION_HEADERS if (value := request.headers.get(name))), ""))
+
+    def _handler(self, api: Api) -> Callable[[Request], Any]:
+        async def handle(request: Request) -> Response:
+            try:
+                return await self._answer(api, request)
+            except RequestError as error:
+                return self._refused(api, error)
+            except Exception as error:  # whatever a renderer or an engine raises, the server goes on
+                failure = RequestError(
+                    f"the request failed: {type(error).__name__}: {error}", status=500, code="failed"
+                )
+                return self._refused(api, failure)
+
+        return handle
+
+    async def _answer(self, api: Api, request: Request) -> Response:
+        if self.running >= self.limits.at_once:
+            raise RequestError(
+                f"{self.running} requests are under way, as many as this server answers at once: come again",
+                status=503, code="busy",
+            )  # fmt: skip
+        session = self.session_of(request)
+        body = await _body(request, self.limits)
+        asked = api.read(_json(body))
+        if asked.stream and asked.samples > 1:
+            raise RequestError(f"n = {asked.samples} with stream = true: expected n = 1, or no stream", param="n")
+        retried = request.headers.get("x-stainless-retry-count", "0") not in ("0", "")
+        exchange = self.exchanges(session).begin(asked, body, retried=retried)
+        if asked.stream:
+            await asyncio.wait({exchange.task}, timeout=0.001)  # for what is refused at once
+            if not exchange.task.done() or exchange.task.exception() is None:
+                headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+                frames = self._streamed(api, asked, exchange)
+                return StreamingResponse(frames, media_type="text/event-stream", headers=headers)
+        with self._counted():
+            replies = await exchange.replies()
+        if await request.is_disconnected():
+            exchange.gone = True
+        else:
+            exchange.delivered()
+        return JSONResponse(dict(api.whole(asked, replies)))
+
+    async def _streamed(self, api: Api, asked: ChatRequest, exchange: Exchange) -> AsyncIterator[str]:
+        """Yields a reply as server-sent events. The last of them goes out when the turn is recorded."""
+        stream = api.stream(asked)
+        try:
+            with self._counted():
+                for frame in stream.begin():
+                    yield frame
+                while not (await asyncio.wait({exchange.task}, timeout=KEEPALIVE_S))[0]:
+                    yield KEEPALIVE
+                for frame in stream.end((await exchange.replies())[0]):
+                    yield frame
+            exchange.delivered()
+        except (GeneratorExit, asyncio.CancelledError):
+            exchange.gone = True
+            raise
+        except Exception as error:  # the status is sent already: what went wrong is the last event
+            failure = error if isinstance(error, RequestError) else RequestError(f"{error}", status=500, code="failed")
+            for frame in stream.failed(failure):
+                yield frame
+
+    def _counted(self) -> _Counted:
+        return _Counted(self)
+
+    async def _models(self, request: Request) -> Response:
+        try:
+            self.session_of(request)
+        except RequestError as error:
+            return self._refused(APIS["chat/completions"], error)
+        return JSONResponse({"object": "list", "data": [{"id": self.model, "object": "model", "created": 0,
+                                                         "owned_by": "sojourn"}]})  # fmt: skip
+
+    def _refused(self, api: Api, error: RequestError) -> Response:
+        headers = {"Retry-After": "1"} if error.status == 503 else {}
+        if error.status < 500 and error.status != 408:
+            headers["x-should-retry"] = "false"
+        return JSONResponse(dict(api.error(error)), status_code=error.status, headers=headers)
+
+
+@dataclass
+class _Counted:
+    """Counts a request while it is answered."""
+
+    gateway: Gateway
+
+    def __enter__(self) -> None:
+        self.gateway.running += 1
+
+    def __exit__(self, *exc: object) -> None:
+        self.gateway.running -= 1
+
+
+async def _alive(request: Request) -> Response:
+    return JSONResponse({"status": "ok"})
+
+
+async def _body(request: Request, limits: Limits) -> bytes:
+    """Returns the body of a request, which has bounds in bytes and in time."""
+    parts, size = [], 0
+    too_large = RequestError(
+        f"the body has more than {limits.body_bytes} bytes: expected fewer", status=413, code="too_large"
+    )
+    if (length := request.headers.get("content-length", "0")).isdigit() and int(length) > limits.body_bytes:
+        raise too_large
+    try:
+        async with asyncio.timeout(limits.body_seconds):
+            async for part in request.stream():
+                parts.append(part)
+                size += len(part)
+                if size > limits.body_bytes:
+                    raise too_large
+    except TimeoutError:
+        raise RequestError(
+            f"the body did not come within {limits.body_seconds:g} s", status=408, code="timeout"
+        ) from None
+    return b"".join(parts)
+
+
+def _json(body: bytes) -> Mapping[str, Any]:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"the body is no JSON ({str(error)[:80]}): expected an object") from None
+    if not isinstance(value, dict):
+        raise RequestError("the body is no JSON object: expected one")
+    return value
+
+
+def _is_local(origin: str) -> bool:
+    host = origin.partition("://")[2]
+    host = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    return host in LOCAL

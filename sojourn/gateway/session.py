@@ -1,0 +1,280 @@
+"""A client's session: its requests become turns, each sampled from the exact tokens of those before it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+from sojourn.errors import ActionError, BudgetError, RenderError, SojournError
+from sojourn.gateway.placement import Cause, Place, Placement, Recorded
+from sojourn.gateway.requests import ChatRequest, Finish, Reply, RequestError
+from sojourn.protocols import AgentContext
+from sojourn.render.choices import tokens_of
+from sojourn.render.text import HasCodec
+from sojourn.types import (
+    Ending,
+    IntArray,
+    Message,
+    Prompt,
+    Role,
+    Sample,
+    SamplingParams,
+    Stop,
+    ToolCall,
+    Trajectory,
+    Turn,
+    Versions,
+)
+
+Sampling = Literal["recipe", "client"]
+
+
+@dataclass(eq=False)
+class Session:
+    """One agent's use of the gateway, in an episode or while it serves.
+
+    `sampling` says whose temperature and the like count: the recipe's, as what is trained was sampled by it, or the
+    client's. At most `turns` replies are given (0: any number). `counts` counts the requests by why they began a new
+    context (`window_...`), the fields of requests that changed nothing (`unused_...`), and replies that nobody took.
+    """
+
+    key: str
+    context: AgentContext
+    sampling: Sampling = "recipe"
+    turns_at_most: int = 0
+    turns: list[Turn] = field(default_factory=list[Turn])
+    placement: Placement = field(default_factory=Placement)
+    counts: Counter[str] = field(default_factory=Counter[str])
+    differences: dict[int, str] = field(default_factory=dict[int, str])  # by turn, where history was rewritten
+    ending: Ending | None = None  # why no further turn can be taken
+    failure: SojournError | None = None  # of the engine
+    asked: Counter[str] = field(default_factory=Counter[str])  # how often each prompt was sampled from
+    begun: int = 0  # replies that are sampled or were
+    delivered: set[int] = field(default_factory=set[int])  # turns that a client was sent
+
+    async def reply(self, request: ChatRequest) -> list[Reply]:
+        """Returns the replies to a request, each a turn of the session by then. Raises `RequestError`."""
+        self.counts.update(f"unused_{name}" for name in request.unused)
+        messages = _named_answers(request.messages)
+        if not messages or messages[-1].role is Role.ASSISTANT:
+            what = "ends with a message of the assistant" if messages else "has no messages"
+            raise RequestError(f"the conversation {what}: expected one that ends with the user or a tool",
+                               param="messages")  # fmt: skip
+        self._require_turns(request.samples)
+        place = self.placement.find(messages, request.tools)
+        prompt, new = self._prompt(place, messages, request)
+        self.begun += request.samples
+        asked = [self._sampled(request, prompt) for _ in range(request.samples)]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        failed = [one for one in found if isinstance(one, BaseException)]
+        sampled = [one for one in found if not isinstance(one, BaseException)]
+        replies = [self._record(request, messages, place, prompt, new, sample) for sample in sampled]
+        if failed:
+            self.begun -= len(failed)
+            raise failed[0]
+        return replies
+
+    def trajectory(self, ending: Ending) -> Trajectory:
+        """Returns all turns of the session. Those that no client was sent have the info `undelivered`."""
+        context = self.context
+        turns = [
+            turn if number in self.delivered else replace(turn, info={**turn.info, "undelivered": 1.0})
+            for number, turn in enumerate(self.turns)
+        ]
+        return Trajectory(context.name, tuple(turns), ending, context.trainable, model=context.params.model)
+
+    def add_reward(self, turn: int, reward: float, info: Mapping[str, float]) -> None:
+        """Adds to the reward and info of a turn."""
+        old = self.turns[turn]
+        self.turns[turn] = replace(old, reward=old.reward + reward, info={**old.info, **info})
+
+    def turn_of_call(self, call_id: str) -> int | None:
+        """Returns the latest turn that made a call, by its id."""
+        for one in reversed(self.placement.recorded):
+            if any(call.id == call_id for call in one.reply.calls):
+                return one.number
+        return None
+
+    def _require_turns(self, samples: int) -> None:
+        if self.turns_at_most and self.begun + samples > self.turns_at_most:
+            self.ending = Ending.TURNS
+            raise RequestError(
+                f"this session may have {self.turns_at_most} replies, and has asked for {self.begun} before: "
+                "no further one is given", status=403, code="turn_limit",
+            )  # fmt: skip
+
+    def _prompt(self, place: Place, messages: Sequence[Message], request: ChatRequest) -> tuple[Prompt, Prompt]:
+        """Returns the whole prompt, and what is new of it since the sample of the parent turn."""
+        try:
+            if place.parent >= 0:
+                sample = self.turns[place.parent].sample
+                more = self.context.renderer.extend(sample, place.new)
+                if more is not None:
+                    past = Trajectory("", tuple(self.turns), Ending.DONE).prompt(place.parent)
+                    return _joined(past, sample.tokens, more.tokens), more
+            whole = self._opened(messages, request)
+        except RenderError as error:
+            raise RequestError(f"the conversation cannot be rendered: {error}", param="messages") from None
+        return whole, whole
+
+    def _opened(self, messages: Sequence[Message], request: ChatRequest) -> Prompt:
+        """Renders a new context. Replies of ours keep their sampled tokens there, unless the format rewrites history;
+        thoughts that are not ours are left out."""
+        renderer = self.context.renderer
+        ours = {at: one for at, message in enumerate(messages) if message.role is Role.ASSISTANT
+                and (one := self.placement.recognised(message)) is not None}  # fmt: skip
+        plain = [message if at in ours or message.role is not Role.ASSISTANT else replace(message, thought="")
+                 for at, message in enumerate(messages)]  # fmt: skip
+        said = [at for at, message in enumerate(plain) if message.role is Role.ASSISTANT]
+        if not ours or not said[0]:
+            return renderer.open([replace(message, thought="") for message in plain], request.tools)
+        parts = [renderer.open(plain[: said[0]], request.tools).tokens]
+        for at, after in zip(said, [*said[1:], len(plain)], strict=True):
+            sample = self.turns[ours[at].number].sample if at in ours else _as_sample(renderer.encode_reply(plain[at]))
+            more = renderer.extend(sample, plain[at + 1 : after])
+            if more is None:
+                return renderer.open([replace(message, thought="") for message in plain], request.tools)
+            parts += [sample.tokens, more.tokens]
+        return _joined(*parts)
+
+    async def _sampled(self, request: ChatRequest, prompt: Prompt) -> Sample:
+        params = self._params(request, prompt)
+        try:
+            return await self.context.sampler.sample(prompt, params)
+        except BudgetError as error:
+            raise self._full(str(error)) from None
+        except SojournError as error:
+            self.failure = error
+            raise RequestError(f"the model gave no reply: {error}", status=503, code="engine_failed") from error
+
+    def _params(self, request: ChatRequest, prompt: Prompt) -> SamplingParams:
+        """Returns how to sample a reply. Its seed follows from the session's, the prompt, and how often that was
+        sampled from before, so that it does not depend on which requests are answered beside it."""
+        context, given = self.context, self.context.params
+        room = context.max_context - len(prompt.tokens)
+        if room < 1:
+            raise self._full(f"a context has at most {context.max_context} tokens, but these messages take "
+                             f"{len(prompt.tokens)}: no room to reply")  # fmt: skip
+        digest = hashlib.blake2b(prompt.tokens.tobytes(), digest_size=16).hexdigest()
+        self.asked[digest] += 1
+        limit = request.max_tokens or given.max_tokens
+        seed = given.seed if request.seed is None or self.sampling == "recipe" else request.seed
+        chosen = tokens_of(context.renderer, request.choices) if request.choices else ()
+        params = replace(
+            given,
+            max_tokens=min(limit, given.max_tokens, room),
+            seed=_seed(seed, digest, self.asked[digest]),
+            stop_strings=(*given.stop_strings, *request.stop) if not chosen else (),
+            choices=chosen,
+        )
+        if self.sampling == "recipe":
+            return params
+        temperature = given.temperature if request.temperature is None else request.temperature
+        return replace(params, temperature=temperature, top_p=given.top_p if request.top_p is None else request.top_p)
+
+    def _full(self, reason: str) -> RequestError:
+        self.ending = Ending.TOKENS
+        return RequestError(reason, code="context_length_exceeded", param="messages")
+
+    def _record(
+        self,
+        request: ChatRequest,
+        messages: tuple[Message, ...],
+        place: Place,
+        prompt: Prompt,
+        new: Prompt,
+        sample: Sample,
+    ) -> Reply:
+        """Makes a reply a turn of the session."""
+        number, parent = len(self.turns), place.parent if new is not prompt else -1
+        cause = place.cause or (Cause.REWRITTEN if parent < 0 else None)
+        info = {f"window_{cause}": 1.0} if cause and cause is not Cause.FIRST else {}
+        if cause:
+            self.counts[f"window_{cause}"] += 1
+            self.differences[number] = place.differs or "the chat format rewrites history"
+        message, told, stop_string = self._told(sample, request, number)
+        info |= {"malformed": 1.0} if message is None else {}
+        told_before = [at for at, one in enumerate(messages) if one.role is Role.ASSISTANT] if parent < 0 else []
+        split = told_before[-1] + 1 if told_before else 0
+        turn = Turn(
+            parent, new.tokens, sample, message, info=info, observed=place.new if parent >= 0 else messages[split:],
+            context_messages=messages[:split], tools=request.tools if parent < 0 else (),
+        )  # fmt: skip
+        self.turns.append(turn)
+        self.placement.add(Recorded(number, (*messages, told), request.tools))
+        known = len(prompt.tokens) - len(new.tokens)
+        finish = _finish(sample, told, stop_string)
+        return Reply(
+            number=number, turn=turn, message=told, finish=finish, prompt_tokens=len(prompt.tokens),
+            cached_tokens=known, stop_string=stop_string,
+            pieces=self._pieces(sample.tokens) if request.logprobs else (),
+        )  # fmt: skip
+
+    def _told(self, sample: Sample, request: ChatRequest, number: int) -> tuple[Message | None, Message, str]:
+        """Returns the message that was sampled (None where it cannot be read), and what the client is told, with the
+        stop string that ended it. A reply that cannot be read is told as the text that it is."""
+        try:
+            message = self.context.renderer.parse(sample.tokens.tolist())
+        except ActionError:
+            message = None
+        told = message or Message(Role.ASSISTANT, self._text(sample.tokens))
+        stops = [*self.context.params.stop_strings, *request.stop] if sample.stop is Stop.END else []
+        at, stop = min(((told.text.find(text), text) for text in stops if text in told.text), default=(-1, ""))
+        if stop:
+            told = replace(told, text=told.text[:at])
+        calls = tuple(
+            ToolCall(call.name, call.arguments, f"call{_tag(self.key)}{number:05d}{at:02d}")
+            for at, call in enumerate(told.calls)
+        )
+        return message, replace(told, calls=calls), stop
+
+    def _text(self, tokens: IntArray) -> str:
+        renderer = self.context.renderer
+        kept = tokens[:-1] if len(tokens) and int(tokens[-1]) in renderer.stops else tokens
+        return renderer.codec.decode(kept) if isinstance(renderer, HasCodec) else ""
+
+    def _pieces(self, tokens: IntArray) -> tuple[str, ...]:
+        renderer = self.context.renderer
+        return tuple(renderer.codec.decode([int(one)]) if isinstance(renderer, HasCodec) else "" for one in tokens)
+
+
+def _named_answers(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Returns the messages, in which answers of tools name their tool, not the call's id."""
+    names = {call.id: call.name for message in messages for call in message.calls if call.id}
+    return tuple(
+        replace(message, answers=names[message.answers]) if message.answers in names else message
+        for message in messages
+    )
+
+
+def _finish(sample: Sample, told: Message, stop_string: str) -> Finish:
+    if stop_string:
+        return "stop_string"
+    if told.calls:
+        return "calls"
+    return "length" if sample.stop is Stop.LENGTH else "stop"
+
+
+def _as_sample(tokens: Sequence[int]) -> Sample:
+    """Returns tokens that nobody sampled as a sample, for a renderer that says what follows it."""
+    array = np.asarray(tokens, dtype=np.int64)
+    return Sample(array, np.zeros(len(array), dtype=np.float32), Versions(-1, -1), Stop.END)
+
+
+def _joined(*parts: IntArray) -> Prompt:
+    return Prompt(np.concatenate(parts))
+
+
+def _tag(key: str) -> str:
+    return hashlib.blake2b(key.encode(), digest_size=4).hexdigest()
+
+
+def _seed(*parts: object) -> int:
+    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
