@@ -14,7 +14,7 @@ from sojourn.gateway.session import Session
 from sojourn.protocols import AgentContext
 from sojourn.render.chatml import ChatML
 from sojourn.render.turns import Turns
-from sojourn.types import FloatArray, Message, Prompt, Role, Sample, SamplingParams, Stop, Tool, Versions
+from sojourn.types import Ending, FloatArray, Message, Prompt, Role, Sample, SamplingParams, Stop, Tool, Versions
 
 LOOK = Tool("look", "Look around.", {"type": "object", "properties": {"at": {"type": "string"}}})
 Script = Callable[[str], Message | str]
@@ -46,8 +46,6 @@ class OddSampler:
     params: list[SamplingParams] = field(default_factory=list)
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
-        self.prompts.append(prompt.tokens.tolist())
-        self.params.append(params)
         reply = self.script(self.format.decode(prompt.tokens))
         if self.wait is not None:
             await self.wait()
@@ -61,6 +59,8 @@ class OddSampler:
                 tokens, stop = tokens[: at + 1], Stop.END
         logprobs = -np.arange(1, len(tokens) + 1, dtype=np.float32) / 7
         sample = Sample(np.array(tokens), logprobs, Versions(self.version, self.version), stop)
+        self.prompts.append(prompt.tokens.tolist())
+        self.params.append(params)
         self.samples.append(sample)
         await asyncio.sleep(0)
         return sample
@@ -105,8 +105,6 @@ def asked(*messages: Message, tools: Sequence[Tool] = (), **more) -> ChatRequest
 
 def exact(one: Session, sampler: OddSampler) -> None:
     """Checks that the recorded turns are what was sampled, from the prompts that were sampled from."""
-    from sojourn.types import Ending
-
     trajectory = one.trajectory(Ending.DONE)
     assert len(trajectory.turns) == len(sampler.samples)
     recorded = [(trajectory.prompt(n).tolist(), turn.sample.tokens.tolist(), turn.sample.logprobs.tolist())
