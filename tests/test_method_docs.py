@@ -115,6 +115,7 @@ READ = {
     ("filter", "roc"): "2026-11-22: the text, and the authors' code",
     ("reward", "composite"): "2026-11-22: the authors' code",
     ("reward", "overlong"): "2026-11-22: the text",
+    ("reward", "of_seat"): "2026-11-29: of Self-RedTeam the abstract, accounts, and the authors' code",
     ("curriculum", "learnability"): "2026-11-25: the abstract, and the authors' code, minigrid_sfl.py",
     ("curriculum", "plr"): "2026-11-25: the authors' code, level_sampler.py; of MaxMC Meta's code, ued_scores.py",
     ("curriculum", "accel"): "2026-11-25: the abstract, and the authors' code, adversarial_runner.py, level_sampler.py "

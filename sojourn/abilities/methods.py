@@ -145,6 +145,14 @@ class ReadsTaskData(Protocol):
     def task_data(self) -> frozenset[str]: ...
 
 
+@runtime_checkable
+class NamesSeats(Protocol):
+    """A reward that treats some seats of the world in their own way, by their names; a run refuses unknown ones."""
+
+    @property
+    def named_seats(self) -> frozenset[str]: ...
+
+
 def reads_critic(stream: object) -> bool:
     """Returns whether a stream reads the critic's values."""
     return isinstance(stream, ReadsCritic) and stream.critic

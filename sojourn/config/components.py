@@ -46,6 +46,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "overlong": "sojourn.rewards.overlong:Overlong",
         "tool_use": "sojourn.rewards.tool_use:ToolUse",
         "verified": "sojourn.rewards.verified:Verified",
+        "of_seat": "sojourn.rewards.of_seat:OfSeat",
         "judge": "sojourn.rewards.judge:Judge",
         "reward_model": "sojourn.rewards.reward_model:RewardModel",
     },

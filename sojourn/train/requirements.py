@@ -16,6 +16,7 @@ from sojourn.abilities import (
     Learns,
     LooksAhead,
     NamesOrigins,
+    NamesSeats,
     applied,
     asked_models,
     asks_critic,
@@ -66,6 +67,7 @@ def check_needs(recipe: Recipe) -> None:
             "add a stage that trains on it, or play with `sojourn eval`"
         )
     check_reward_models(recipe)
+    _check_named_seats(recipe)
     check_names(recipe)
     _check_search(recipe)
     check_sub_agents(recipe)
@@ -101,6 +103,17 @@ def _check_stage(
             raise ConfigError(
                 f"stage '{stage.name}': nothing uses the stream '{stream.provides}': remove it, or name "
                 "it in record.streams, to record it only"
+            )
+
+
+def _check_named_seats(recipe: Recipe) -> None:
+    """Refuses a reward for a seat that no world has."""
+    known = {seat for world in worlds_of(recipe.env) for seat in seats_of_world(world)}
+    for reward in with_bases([recipe.reward]):
+        for seat in sorted(reward.named_seats - known) if isinstance(reward, NamesSeats) else ():
+            raise ConfigError(
+                f"reward: {type(reward).__name__} is for the seat '{seat}', but the world has the seats "
+                f"{', '.join(sorted(known))}: name one of them"
             )
 
 
