@@ -5,25 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from sojourn.backends.torch.backend import Torch
 from sojourn.errors import RewardError
-from sojourn.models.asking import Answer, AskedModel, AskedModels
+from sojourn.models.asking import Answer, AskedModel, AskedModels, Weighed, WeighsAnswers
 from sojourn.models.spec import Model
 from sojourn.protocols import Opened, Renderer, Reward
 from sojourn.render.auto import Auto
-from sojourn.rewards.judge import RUBRIC, Judge
-from sojourn.rewards.transcripts import Evidence, code_of, written
+from sojourn.rewards.judge import Judge
 from sojourn.train.asked_models import LocalModel
-from sojourn.types import Episode, Group, Message, Prompt, Role
+from sojourn.types import Episode, Group, Message, Role
 
 TURNS, CHARS = 3, 1_200  # what a judge is shown of an episode: its task and its last turns
-EVIDENCE = Evidence(TURNS)
 
 
 class Opinion(NamedTuple):
@@ -56,16 +55,12 @@ def group_of(*episodes: Episode) -> Group:
 
 @dataclass
 class Verdicts:
-    """The reward `judge` as runs use it: a verdict in JSON, with a code to be repeated."""
+    """The reward `judge` as runs use it: a verdict in JSON, with a code to be repeated, or one that is read from the
+    probabilities of answers."""
 
     model: AskedModel
-    retries: int = 0
-    max_tokens: int = 120
     opened: Opened | None = None
-
-    @property
-    def judge(self) -> Judge:
-        return Judge(turns=TURNS, shown_chars=CHARS, retries=self.retries, max_tokens=self.max_tokens)
+    judge: Judge = field(default_factory=lambda: Judge(turns=TURNS, shown_chars=CHARS, retries=0, max_tokens=120))
 
     async def score(self, episode: Episode) -> Opinion:
         counting = Counting(self.model)
@@ -77,23 +72,31 @@ class Verdicts:
         return Opinion(score.total, counting.tokens)
 
     async def prefer(self, better: Episode, worse: Episode) -> Preference:
-        judge = replace(self.judge, mode="pairwise").bind_models(AskedModels({"policy": self.model}))
+        counting = Counting(self.model)
+        judge = replace(self.judge, mode="pairwise").bind_models(AskedModels({"policy": counting}))
         try:
             scores = await judge(group_of(better, worse))
         except RewardError:
             return Preference(None)
-        return Preference(scores[0].total, scores[0].parts.get("judge_swapped", 0.0))
+        swapped = scores[0].parts.get("judge_swapped", 0.0)
+        points = 0.5 if swapped else float(np.sign(scores[0].total - 0.5) + 1) / 2
+        first = statistics.fmean(p[0] > 0.5 for p in counting.weighed) if counting.weighed else None
+        return Preference(points, swapped, first)
 
     async def close(self) -> None:
         await closed(self.opened)
 
 
+LIKELIHOOD = Judge(turns=TURNS, shown_chars=CHARS, verdict="likelihood")
+
+
 @dataclass
 class Counting:
-    """Counts the tokens of what a model is asked, and of what it answers."""
+    """Counts the tokens of what a model is asked, and of what it answers, and keeps the probabilities that it gives."""
 
     model: AskedModel
     tokens: int = 0
+    weighed: list[tuple[float, ...]] = field(default_factory=list)
 
     async def ask(
         self, messages: Sequence[Message], *, max_tokens: int, temperature: float, seed: int, asker: str = ""
@@ -102,42 +105,12 @@ class Counting:
         self.tokens += answer.prompt_tokens + answer.sampled_tokens
         return answer
 
-
-@dataclass
-class Likelihood:
-    """A model that writes no verdict: the probability that it gives to one of two words, against the other's."""
-
-    opened: Opened
-
-    async def score(self, episode: Episode) -> Opinion:
-        text = f"{RUBRIC}\n\n{shown(episode, 'record')}\n\nDid the agent solve its task? Answer Yes or No."
-        return await self._between(text, "Yes", "No")
-
-    async def prefer(self, better: Episode, worse: Episode) -> Preference:
-        forth, back = await self._first(better, worse), await self._first(worse, better)
-        right = [forth > 0.5, back < 0.5]
-        points = 1.0 if all(right) else 0.0 if not any(right) else 0.5
-        return Preference(points, float(right[0] != right[1]), ((forth > 0.5) + (back > 0.5)) / 2)
-
-    async def _first(self, first: Episode, second: Episode) -> float:
-        records = f"{shown(first, 'record A')}\n\n{shown(second, 'record B')}"
-        text = f"{RUBRIC}\n\n{records}\n\nIn which record did the agent do better? Answer A or B."
-        opinion = await self._between(text, "A", "B")
-        assert opinion.score is not None
-        return opinion.score
-
-    async def _between(self, text: str, one: str, other: str) -> Opinion:
-        renderer, sampler = self.opened.renderer, self.opened.sampler
-        prompt = renderer.open((Message(Role.USER, text),))
-        logprobs = []
-        for word in (one, other):
-            token = np.asarray(renderer.encode_reply(Message(Role.ASSISTANT, word))[:1], dtype=np.int64)
-            scored = await sampler.score(Prompt(np.concatenate([prompt.tokens, token])))
-            logprobs.append(float(scored[-1]))
-        return Opinion(float(1 / (1 + np.exp(logprobs[1] - logprobs[0]))), len(prompt.tokens) + 1)
-
-    async def close(self) -> None:
-        await closed(self.opened)
+    async def weigh(self, messages: Sequence[Message], answers: Sequence[str], *, seed: int) -> Weighed:
+        assert isinstance(self.model, WeighsAnswers)
+        found = await self.model.weigh(messages, answers, seed=seed)
+        self.tokens += found.prompt_tokens
+        self.weighed.append(found.probabilities)
+        return found
 
 
 @dataclass
@@ -205,12 +178,6 @@ async def closed(opened: Opened | None) -> None:
     if opened is not None:
         await opened.sampler.close()
         opened.trainer.close()
-
-
-def shown(episode: Episode, name: str) -> str:
-    """Returns an episode as a judge reads it."""
-    said = EVIDENCE.of(episode.trajectories[0])
-    return written(said, code_of([said]), CHARS, name)
 
 
 def with_last_words(episode: Episode, words: str, renderer: Renderer) -> Episode:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from judge_kinds import Judged, Likelihood, Scripted, Trained, Verdicts, local, open_model, with_last_words
+from judge_kinds import LIKELIHOOD, Judged, Scripted, Trained, Verdicts, local, open_model, with_last_words
 from machine import write
 from noisy_experts import NoisyExperts
 
@@ -111,7 +111,8 @@ async def opened(name: str, work: Path, truth: Mapping[str, bool], stack: AsyncE
         components = await stack.enter_async_context(assemble(resolve(scoring(work, more)).recipe))
         return Trained(components.rewards.reward)
     model = open_model(first)
-    judge: Judged = Verdicts(local(model), opened=model) if more == "verdict" else Likelihood(model)
+    asked = local(model)
+    judge = Verdicts(asked, model) if more == "verdict" else Verdicts(asked, model, LIKELIHOOD)
     stack.push_async_callback(judge.close)
     return judge
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
 from sojourn.types import (
@@ -65,3 +68,11 @@ def by_turn(credit: list[Credit]) -> list[list[float]]:
 
 def by_token(credit: list[Credit]) -> list[list[float]]:
     return [[float(x) for turn in one.tokens for x in turn] for one in credit]
+
+
+def line(*messages: str, observed: Sequence[str] = (), agent: str = "agent", reward: float = 0.0) -> Trajectory:
+    """A trajectory whose agent says these messages, and gets the reward at the end."""
+    shown = [*observed, *["Go on."] * (len(messages) - len(observed))]
+    made = trajectory([1] * len(messages), observed=shown, messages=list(messages), agent=agent)
+    turns = (*made.turns[:-1], replace(made.turns[-1], reward=reward))
+    return replace(made, turns=turns)

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
 import judges
 import reward_model_learning
-from judge_kinds import Likelihood, Preference, Scripted, Verdicts, closed, open_model, with_last_words
+from judge_kinds import LIKELIHOOD, Preference, Scripted, Verdicts, closed, local, open_model, with_last_words
 from noisy_experts import NoisyExperts
 
 from sojourn.train.resolve import resolve
@@ -112,7 +112,7 @@ def test_the_last_words_are_in_the_message_and_in_the_tokens():
 def test_a_model_without_a_verdict_is_read_by_its_probabilities():
     async def asked():
         opened = open_model("tiny:layers=1,hidden=64")
-        judge = Likelihood(opened)
+        judge = Verdicts(local(opened), opened, LIKELIHOOD)
         try:
             return await judge.score(EPISODES[0]), await judge.prefer(EPISODES[0], EPISODES[2])
         finally:

@@ -71,6 +71,15 @@ class BindsModels(AsksForText, Protocol):
     def example_answer(self, question: Sequence[Message]) -> str: ...
 
 
+@runtime_checkable
+class ReadsLikelihoods(Protocol):
+    """A component that asks models how probable listed answers are: `likelihoods` names those of the models that it
+    `asks`, which are then not behind endpoints."""
+
+    @property
+    def likelihoods(self) -> frozenset[str]: ...
+
+
 class TurnModel(Protocol):
     """A model with a value head, as rewards read it: `ends` returns its value of each turn of each trajectory of a
     group, where the turn ends; NaN for a turn without sampled tokens."""
@@ -166,6 +175,11 @@ def task_data(stream: object) -> frozenset[str]:
 def asked_models(stream: object) -> frozenset[str]:
     """Returns the further models that a stream asks; mostly none."""
     return stream.models if isinstance(stream, AsksModels) else frozenset()
+
+
+def likelihoods(component: object) -> frozenset[str]:
+    """Returns the models whose probabilities of listed answers a component reads; mostly none."""
+    return component.likelihoods if isinstance(component, ReadsLikelihoods) else frozenset()
 
 
 def asked_for_text(component: object) -> frozenset[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +18,7 @@ from sojourn.checks.report import Report
 from sojourn.checks.synthetic import content
 from sojourn.composite import replaced_bases, with_bases
 from sojourn.errors import ConfigError, RewardError
-from sojourn.models.asking import Answer, AskedModels
+from sojourn.models.asking import Answer, AskedModels, Weighed
 from sojourn.rewards.reward_cache import score_group
 from sojourn.types import Group, Message, Score
 
@@ -61,6 +62,11 @@ class StandIn:
         self, messages: Sequence[Message], *, max_tokens: int, temperature: float, seed: int, asker: str = ""
     ) -> Answer:
         return Answer(self.answer(messages), 0, 0)
+
+    async def weigh(self, messages: Sequence[Message], answers: Sequence[str], *, seed: int) -> Weighed:
+        """Returns probabilities that follow from the question alone."""
+        weights = np.arange(1, len(answers) + 1) ** (zlib.crc32(messages[-1].text.encode()) % 5)
+        return Weighed(tuple((weights / weights.sum()).tolist()), 0)
 
 
 class TurnStandIn:

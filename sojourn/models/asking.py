@@ -6,9 +6,9 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
-from sojourn.errors import InfrastructureError
+from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.types import Message
 
 
@@ -38,6 +38,25 @@ class AskedModel(Protocol):
     async def ask(
         self, messages: Sequence[Message], *, max_tokens: int, temperature: float, seed: int, asker: str = ""
     ) -> Answer: ...
+
+
+class Weighed(NamedTuple):
+    """The probability of each of some listed answers, which add up to 1, and what they took."""
+
+    probabilities: tuple[float, ...]
+    prompt_tokens: int
+    seconds: float = 0.0
+
+
+@runtime_checkable
+class WeighsAnswers(Protocol):
+    """A model that also says how probable each of some listed answers is, where it may give no others: the product of
+    the probabilities of its tokens at temperature 1, each among those that go on to one of the answers.
+
+    Raises as `AskedModel` does.
+    """
+
+    async def weigh(self, messages: Sequence[Message], answers: Sequence[str], *, seed: int) -> Weighed: ...
 
 
 @dataclass(frozen=True)
@@ -105,11 +124,48 @@ class AskedModels:
             temperature=temperature,
             max_tokens=max_tokens,
         )
-        key = model, question, max_tokens, temperature, seed
-        for number, episode in enumerate(about):
+        self._keep((model, question, max_tokens, temperature, seed), made)
+        return answer
+
+    async def weigh(
+        self,
+        model: str,
+        messages: Sequence[Message],
+        answers: Sequence[str],
+        *,
+        seed: int,
+        about: Sequence[str],
+        purpose: str,
+    ) -> tuple[float, ...]:
+        """Returns the probability that a model gives each of the listed answers, as `WeighsAnswers` does. They are
+        recorded with the episodes that the question is about, as its answer."""
+        asked, question = self.models[model], tuple(messages)
+        if not isinstance(asked, WeighsAnswers):
+            raise ConfigError(
+                f"the model '{model}' does not say how probable an answer is: name one that is here, with weights"
+            )
+        weighed = await asked.weigh(question, answers, seed=seed)
+        said = zip(answers, weighed.probabilities, strict=True)
+        made = Exchange(
+            model=model,
+            purpose=purpose,
+            about=tuple(about),
+            question=question,
+            answer=", ".join(f"P({text}) = {probability:.4g}" for text, probability in said),
+            prompt_tokens=weighed.prompt_tokens,
+            sampled_tokens=0,
+            seconds=weighed.seconds,
+            seed=seed,
+            temperature=1.0,
+        )
+        self._keep((model, question, tuple(answers), seed), made)
+        return weighed.probabilities
+
+    def _keep(self, key: tuple[object, ...], made: Exchange) -> None:
+        """Keeps what was asked until its episodes are recorded: the question with the first alone."""
+        for number, episode in enumerate(made.about):
             own = made if number == 0 else replace(made, question=())
             self._pending.setdefault(episode, {}).setdefault(key, own)
-        return answer
 
     def of_episode(self, episode: str) -> EpisodeModels:
         """Returns what asks these models about one episode."""

@@ -15,6 +15,7 @@ from sojourn.errors import ConfigError
 from sojourn.models.asking import AskedModels
 from sojourn.protocols import Reward
 from sojourn.rewards.judgements import Bench, Judgement, ranked, reference_scores, scored
+from sojourn.rewards.likelihoods import likely, likely_beside_reference, preferred
 from sojourn.rewards.native import Native
 from sojourn.rewards.pairings import compared
 from sojourn.rewards.transcripts import Evidence
@@ -22,7 +23,9 @@ from sojourn.rewards.verdicts import CODE, Form, Rule, Scale
 from sojourn.types import Group, Message, Score, Trajectory
 
 RESERVED = frozenset({CODE, "better"})
-WAYS = {"score": scored, "reference": reference_scores, "pairwise": compared, "ranking": ranked}
+WRITTEN = {"score": scored, "reference": reference_scores, "pairwise": compared, "ranking": ranked}
+LIKELY = {"score": likely, "reference": likely_beside_reference, "pairwise": preferred}
+ANSWERS = ("No", "Yes")
 RUBRIC = "How well did the agent do what its task asks of it? What it claims counts for nothing, what it did counts."
 
 
@@ -70,6 +73,14 @@ class Judge(HasBases):
     Cai et al. 2025, arXiv:2512.22322), with its reasoning if `thoughts` says so, and at most about `shown_chars`
     characters of each.
 
+    With `verdict` = "likelihood" the model writes nothing. The verdict is the expectation of `answers`, from the worst
+    to the best and at equal distances, under the probabilities that the model gives them where it may give no others: a
+    model that is too small to write a verdict has one, and no other answer needs to be drawn (G-Eval: Liu et al. 2023,
+    arXiv:2303.16634, eq. 1, by an account; there it reads the scores' tokens after a chain of thought). No / Yes gives
+    the probability of Yes, and 1 to 5 the expected grade. Each of `criteria` is asked about alone. Of two trajectories
+    the verdict is the probability that one is said to be better, the mean over both orders, in which what is given to a
+    position cancels out. So it needs a model that is here, and no "ranking".
+
     What the agent wrote is marked as data, by a code that it cannot know, and a verdict must repeat that code. An
     answer that does not end with a verdict is asked for again, up to `retries` times, with other seeds; then, or where
     the judge is down, the group's episodes have failed: they are never scored 0 for it. Everything asked is recorded
@@ -88,6 +99,8 @@ class Judge(HasBases):
     low: float = 0.0
     high: float = 10.0
     reference: str = ""
+    verdict: Literal["written", "likelihood"] = "written"
+    answers: tuple[Annotated[str, NONBLANK], ...] = ANSWERS
     neighbours: Annotated[int, Range(0)] = 0
     samples: Annotated[int, Range(1)] = 1
     retries: Annotated[int, Range(0)] = 3
@@ -121,15 +134,47 @@ class Judge(HasBases):
             raise ValueError(f'neighbours = {self.neighbours} with mode = "{self.mode}": only pairs have them')
         if self.samples > 1 and not self.temperature:
             raise ValueError(f"samples = {self.samples} at temperature = 0 would be equal: set temperature to 1")
+        self._check_answers()
         if self.turns and self.evidence:
             raise ValueError(
                 f"turns = {self.turns} with evidence = {self.evidence}: expected one of them, the last turns or those "
                 "that the agent names"
             )
 
+    def _check_answers(self) -> None:
+        if self.verdict == "written":
+            if self.answers != ANSWERS:
+                raise ValueError(
+                    f"answers = {list(self.answers)} with a verdict that is written, of which they are no part: set "
+                    'verdict = "likelihood"'
+                )
+            return
+        if self.mode not in LIKELY:
+            raise ValueError(f'mode = "{self.mode}" with verdict = "likelihood": expected one of {", ".join(LIKELY)}')
+        plain = Judge()
+        of_text = {
+            "low": (self.low, plain.low),
+            "high": (self.high, plain.high),
+            "samples": (self.samples, plain.samples),
+            "retries": (self.retries, plain.retries),
+            "temperature": (self.temperature, plain.temperature),
+            "max_tokens": (self.max_tokens, plain.max_tokens),
+        }
+        for key, (value, default) in of_text.items():
+            if value != default:
+                raise ValueError(f'{key} = {value} with verdict = "likelihood", which writes nothing: leave it out')
+        if self.mode == "pairwise" and self.answers != ANSWERS:
+            raise ValueError(f'answers = {list(self.answers)} with mode = "pairwise", which has answers of its own')
+        if len(set(self.answers)) < max(2, len(self.answers)):
+            raise ValueError(f"answers = {list(self.answers)}: expected two or more, each another, the worst first")
+
     @property
     def asks(self) -> frozenset[str]:
         return frozenset({self.model})
+
+    @property
+    def likelihoods(self) -> frozenset[str]:
+        return self.asks if self.verdict == "likelihood" else frozenset()
 
     @property
     def task_data(self) -> frozenset[str]:
@@ -172,7 +217,7 @@ class BoundJudge(HasBases):
         scores, config = await self.base(group), self.config
         evidence = Evidence(config.turns, config.evidence, config.thoughts)
         bench = Bench(config, self.models, evidence, group)
-        judged = await WAYS[config.mode](bench)
+        judged = await (WRITTEN if config.verdict == "written" else LIKELY)[config.mode](bench)
         trajectories = zip(group.trajectories, scores, strict=True)
         return [self._with(score, judged.get(number), one) for number, (one, score) in enumerate(trajectories)]
 

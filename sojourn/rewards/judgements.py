@@ -28,6 +28,7 @@ ENDING = (
     "Give your reasons in a few sentences. Then end your answer with one JSON object in this form, and nothing after "
     "it:\n{form}"
 )
+CHOICE = "Did it go well, by what you were told to judge? Answer with one of these alone, the worst first: {answers}."
 
 
 class Asking(Protocol):
@@ -43,6 +44,8 @@ class Asking(Protocol):
     def criteria(self) -> Sequence[Any]: ...
     @property
     def reference(self) -> str: ...
+    @property
+    def answers(self) -> Sequence[str]: ...
     @property
     def neighbours(self) -> int: ...
     @property
@@ -69,7 +72,8 @@ class Judgement(NamedTuple):
 
 @dataclass(frozen=True)
 class Question:
-    """Asks about transcripts, each under a name, of the episodes `about`. `purpose` says in a few words what for."""
+    """Asks about transcripts, each under a name, of the episodes `about`. `purpose` says in a few words what for, and
+    `ending` how to answer."""
 
     asks: str
     transcripts: Mapping[str, tuple[Said, ...]]
@@ -77,6 +81,7 @@ class Question:
     about: tuple[str, ...]
     purpose: str
     reference: str = ""
+    ending: str = ENDING
 
     @property
     def form(self) -> Form:
@@ -89,7 +94,7 @@ class Question:
         shown = [written(beginning, form.code, most, "beginning that all share")] if common else []
         shown += [written(said[common:], form.code, most, name) for name, said in self.transcripts.items()]
         right = [fenced(self.reference, form.code, "right answer")] if self.reference else []
-        text = "\n\n".join([self.asks, *right, *shown, ENDING.format(form=form.template())])
+        text = "\n\n".join([self.asks, *right, *shown, self.ending.replace("{form}", form.template())])
         return Message(Role.SYSTEM, SYSTEM.format(code=form.code)), Message(Role.USER, text)
 
 
@@ -121,6 +126,24 @@ class Bench:
     async def verdicts(self, question: Question) -> list[dict[str, Any]]:
         """Returns the verdicts of all samples."""
         return await together([self.verdict(question, sample) for sample in range(self.config.samples)])
+
+    async def weighed(self, question: Question, answers: Sequence[str]) -> tuple[float, ...]:
+        """Returns how probable the model finds each of the answers, where it may give no others."""
+        most = self.config.shown_chars
+        while True:
+            try:
+                return await self.models.weigh(
+                    self.config.model,
+                    question.messages(most),
+                    answers,
+                    seed=seed_of("judge", question.form.code) % 2**31,
+                    about=question.about,
+                    purpose=question.purpose,
+                )
+            except TooLongError:
+                if most <= SHORTEST:
+                    raise
+                most //= 2
 
     async def verdict(self, question: Question, sample: int) -> dict[str, Any]:
         """Asks until there is a verdict. Raises `RewardError` where there is none after all retries."""
@@ -164,20 +187,27 @@ async def scored(bench: Bench, reference: str = "") -> dict[int, Judgement]:
     config = bench.config
     described = [f"- {one.name} (from {one.low:g} to {one.high:g}): {one.text}" for one in config.criteria]
     asks = "\n".join([config.rubric, *described])
+    found = await together([bench.verdicts(one) for one in questions(bench, asks, reference)])
+    return {n: _judgement(config, verdicts) for n, verdicts in zip(bench.transcripts, found, strict=True)}
+
+
+def questions(
+    bench: Bench, asks: str, reference: str = "", *, ending: str = ENDING, purpose: str = ""
+) -> list[Question]:
+    """Returns the question about each trajectory alone, in the order of the transcripts."""
     right = "The right answer is known, and shown first." if reference else ""
-    questions = [
+    return [
         Question(
             "\n".join([asks, right]).strip(),
             {"record": said},
-            config.rules(),
+            bench.config.rules(),
             (bench.episodes[n],),
-            "judge, " + (f"trajectory {n + 1}" if _several(bench, n) else "score"),
+            "judge, " + (f"trajectory {n + 1}" if _several(bench, n) else "score") + purpose,
             reference,
+            ending,
         )
         for n, said in bench.transcripts.items()
     ]
-    found = await together([bench.verdicts(question) for question in questions])
-    return {n: _judgement(config, verdicts) for n, verdicts in zip(bench.transcripts, found, strict=True)}
 
 
 def _several(bench: Bench, number: int) -> bool:
@@ -197,7 +227,11 @@ def _judgement(config: Asking, verdicts: Sequence[Mapping[str, float]]) -> Judge
 
 async def reference_scores(bench: Bench) -> dict[int, Judgement]:
     """Returns the judgement of each trajectory beside the right answer."""
-    return await scored(bench, str(bench.group.task.data[bench.config.reference]))
+    return await scored(bench, right_answer(bench))
+
+
+def right_answer(bench: Bench) -> str:
+    return str(bench.group.task.data[bench.config.reference])
 
 
 def alike(bench: Bench) -> list[list[list[int]]]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import combinations
 from statistics import fmean
 from typing import NamedTuple
 
-from sojourn.rewards.judgements import Bench, Judgement, Question, alike, together
+from sojourn.rewards.judgements import ENDING, Bench, Judgement, Question, alike, together
 
 POINTS = {"first": 1.0, "second": 0.0, "tie": 0.5}
 
@@ -20,13 +20,22 @@ class Result(NamedTuple):
     swapped: bool
 
 
+Meet = Callable[[Bench, Sequence[int], Sequence[int]], Awaitable[Result]]
+
+
 async def compared(bench: Bench) -> dict[int, Judgement]:
-    """Returns for each trajectory its mean points against those that it meets: 1 for a win, 1/2 for a tie. One that
-    meets none has 1/2."""
+    """Returns for each trajectory its mean points against those that it meets, by what the judge writes of each pair:
+    1 for a win, 1/2 for a tie. One that meets none has 1/2."""
+    return await met_by(bench, _result)
+
+
+async def met_by(bench: Bench, meet: Meet) -> dict[int, Judgement]:
+    """Returns for each trajectory its mean points against those that it meets, where `meet` gives the result of each
+    pair. One that meets none has 1/2."""
     found: dict[int, Judgement] = {}
     for seat in alike(bench):
         pairs = _pairs(len(seat), bench.config.neighbours)
-        results = await together([_result(bench, seat[a], seat[b]) for a, b in pairs])
+        results = await together([meet(bench, seat[a], seat[b]) for a, b in pairs])
         met = dict(zip(pairs, results, strict=True))
         for place, same in enumerate(seat):
             found |= dict.fromkeys(same, _judgement(place, [len(one) for one in seat], met))
@@ -61,15 +70,20 @@ async def _result(bench: Bench, a: Sequence[int], b: Sequence[int]) -> Result:
 
 async def _points(bench: Bench, first: Sequence[int], second: Sequence[int]) -> float:
     """Returns the points of what is shown first, by the most frequent of the answers."""
+    verdicts = await bench.verdicts(pair(bench, first, second, "Say tie where neither did."))
+    counts = Counter(verdict["better"] for verdict in verdicts).most_common()
+    leading = [word for word, count in counts if count == counts[0][1]]
+    return POINTS[leading[0]] if len(leading) == 1 else 0.5
+
+
+def pair(bench: Bench, first: Sequence[int], second: Sequence[int], more: str = "", ending: str = ENDING) -> Question:
+    """Returns the question which of two trajectories did better, where the first is shown first."""
     shown = {"first record": bench.transcripts[first[0]], "second record": bench.transcripts[second[0]]}
     about = tuple(dict.fromkeys(bench.episodes[number] for number in (*first, *second)))
     asks = (
         f"{bench.config.rubric}\nTwo records of the same task are shown. Which did better, the first or the second? "
-        "Their order says nothing. Say tie where neither did."
+        f"Their order says nothing. {more}".strip()
     )
     names = [f"{bench.episodes[one[0]]}" for one in (first, second)]
     purpose = f"judge, {names[0]} first, {names[1]} second"
-    verdicts = await bench.verdicts(Question(asks, shown, bench.config.rules(), about, purpose))
-    counts = Counter(verdict["better"] for verdict in verdicts).most_common()
-    leading = [word for word, count in counts if count == counts[0][1]]
-    return POINTS[leading[0]] if len(leading) == 1 else 0.5
+    return Question(asks, shown, bench.config.rules(), about, purpose, ending=ending)

@@ -22,6 +22,10 @@ class Scale(NamedTuple):
         """Returns where a number lies between the worst (0) and the best (1)."""
         return (value - self.low) / (self.high - self.low)
 
+    def value(self, fraction: float) -> float:
+        """Returns the number that lies so far between the worst (0) and the best (1)."""
+        return self.low + fraction * (self.high - self.low)
+
 
 Rule = Scale | tuple[str, ...]  # the numbers, or the words, that a judge may give under a key
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sojourn.abilities import (
@@ -11,20 +12,22 @@ from sojourn.abilities import (
     GivesSamples,
     LooksAhead,
     asked_for_text,
+    likelihoods,
     parts_of,
     with_base_agents,
 )
+from sojourn.agents.choice_probabilities import choice_probabilities
 from sojourn.composite import replaced_bases, with_bases
 from sojourn.errors import ActionError, BudgetError, ConfigError
 from sojourn.models.answers import AnswerStore
 from sojourn.models.asked_endpoint import EndpointModel
-from sojourn.models.asking import Answer, AskedModel, AskedModels, TooLongError
+from sojourn.models.asking import Answer, AskedModel, AskedModels, TooLongError, Weighed
 from sojourn.protocols import Renderer, Reward, Sampler
 from sojourn.searchers.search import Search
 from sojourn.sources.searched import Searched
 from sojourn.train.recipe import Recipe
 from sojourn.train.snapshots import POLICY
-from sojourn.types import Message, SamplingParams
+from sojourn.types import Message, Role, SamplingParams
 
 
 @dataclass(frozen=True)
@@ -43,15 +46,28 @@ class LocalModel:
     ) -> Answer:
         began, prompt = time.monotonic(), self.renderer.open(messages)
         params = SamplingParams(max_tokens, temperature, seed=seed, model=self.name)
-        try:
+        with self._within_context():
             sample = await self.sampler.sample(prompt, params)
-        except BudgetError as error:
-            raise TooLongError(f"the model '{self.name}' cannot be asked: {error}") from error
         try:
             text = self.renderer.parse(sample.tokens.tolist()).text
         except ActionError:
             text = ""
         return Answer(text, len(prompt.tokens), len(sample.tokens), time.monotonic() - began)
+
+    async def weigh(self, messages: Sequence[Message], answers: Sequence[str], *, seed: int) -> Weighed:
+        began, prompt = time.monotonic(), self.renderer.open(messages)
+        choices = [tuple(self.renderer.encode_reply(Message(Role.ASSISTANT, text))) for text in answers]
+        params = SamplingParams(1, seed=seed, model=self.name)
+        with self._within_context():
+            found = await choice_probabilities(self.sampler, prompt, choices, params, self.renderer.stops)
+        return Weighed(tuple(found), len(prompt.tokens), time.monotonic() - began)
+
+    @contextmanager
+    def _within_context(self) -> Iterator[None]:
+        try:
+            yield
+        except BudgetError as error:
+            raise TooLongError(f"the model '{self.name}' cannot be asked: {error}") from error
 
 
 def open_asked(recipe: Recipe, renderer: Renderer, sampler: Sampler, answers: AnswerStore) -> AskedModels:
@@ -79,6 +95,12 @@ def check_asked(recipe: Recipe) -> None:
     for where, one in asking:
         for name in sorted(asked_for_text(one)):
             _check_asked_model(recipe, where, name)
+        for name in sorted(likelihoods(one) & recipe.models.keys()):
+            if recipe.models[name].endpoint is not None:
+                raise ConfigError(
+                    f"{where}: {type(one).__name__} reads how probable the model '{name}' finds each verdict, which a "
+                    "server of chat completions says of its likeliest tokens alone: name a model that is here"
+                )
     parts = [part for stage in recipe.stages for part in parts_of(stage.groups)]
     searches = [recipe.agent, *(part.agent for part in parts if isinstance(part, Searched))]
     rewards = with_bases([agent.reward for agent in searches if isinstance(agent, Search)])

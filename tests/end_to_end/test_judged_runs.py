@@ -274,11 +274,15 @@ def test_the_key_is_in_no_file(tmp_path, monkeypatch):
 RIVAL = '[models.rival]\nname = "tiny:layers=2,hidden=64"\ndtype = "fp32"'
 
 
-@pytest.mark.parametrize("model", ["policy", "rival"])
-def test_models_that_are_here_are_asked_too_and_a_killed_run_goes_on_to_the_same(tmp_path, model, monkeypatch):
-    text = local(model, RIVAL if model == "rival" else "")
+LIKELY = 'judge"\nverdict = "likelihood'
+
+
+@pytest.mark.parametrize(("model", "name"), [("policy", "asking_reward:Marks"), ("rival", LIKELY)])
+def test_models_that_are_here_are_asked_too_and_a_killed_run_goes_on_to_the_same(tmp_path, model, name, monkeypatch):
+    text = local(model, RIVAL if model == "rival" else "", name)
     whole = trained_run.train(tmp_path / "whole", recipe=text)
     answers = {x.answer for one in episodes(whole) for x in one.asked}
+    assert name != LIKELY or all(answer.startswith("P(No) = ") for answer in answers)
     assert len(answers) > 3
     assert all(step["asked"] == 6 and step["asked_cost"] == 0 for step in values(whole))
     assert not (whole / FILE).exists()
@@ -331,6 +335,7 @@ REFUSED = {
     "Judge reads 'answer' in the data of each task": local(
         "policy", name="judge\"\nmode = \"reference\"\nreference = \"answer"
     ),
+    "reads how probable the model 'referee' finds each verdict": recipe("http://x/v1", "", 'verdict = "likelihood"'),
     "agent.reward: Judge asks a model": local("policy", name="native").replace('model = "policy"\n', "").replace(
         'agent = { name = "plain", choices = true }',
         'agent = { name = "best_of_n", reward = { name = "judge" }, base = { name = "plain", choices = true } }',

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
-from cases import group, of_episodes, trajectory
+from cases import group, line, of_episodes
 from judge_server import code, keys, records
 
 from sojourn.config.registry import build
@@ -42,14 +42,6 @@ class Scripted:
         self.asked.append(body)
         said = self.says(body)
         return Answer(said if isinstance(said, str) else f"Well.\n{json.dumps({'code': code(body), **said})}", 5, 2)
-
-
-def line(*messages: str, observed: Sequence[str] = (), agent: str = "agent", reward: float = 0.0) -> Trajectory:
-    """A trajectory whose agent says these messages, and gets the reward at the end."""
-    shown = [*observed, *["Go on."] * (len(messages) - len(observed))]
-    made = trajectory([1] * len(messages), observed=shown, messages=list(messages), agent=agent)
-    turns = (*made.turns[:-1], replace(made.turns[-1], reward=reward))
-    return replace(made, turns=turns)
 
 
 async def judged(model: Scripted, of: Group, **config) -> list[tuple[float, dict[str, float]]]:
