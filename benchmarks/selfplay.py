@@ -18,7 +18,8 @@ arXiv:2206.05825, whose update is another), Adam without momentum (`betas = [0, 
 nothing. The prompts leave the rules out, which a model from scratch cannot read: with them, what differs between two
 states is one token in 140, and all states move together.
 
-Measured so far: Kuhn poker on three seeds (LOG, 29 November 2026); the settings of the other games are not tried.
+Measured so far: Kuhn poker, in play against the present policy, on five seeds (`results/selfplay_kuhn_poker.json`); the
+settings of the other games are not tried.
 
 Trainings go on where they were killed; what is finished stays in `--folder`.
 """
@@ -76,7 +77,7 @@ class Game:
 
 
 GAMES = {
-    "kuhn_poker": Game("kuhn_poker", steps=480, width=64, lr=3e-4, entropy=0.04),
+    "kuhn_poker": Game("kuhn_poker", steps=960, width=64, lr=3e-4, entropy=0.04),
     "leduc_poker": Game("leduc_poker", steps=480, width=128, entropy=0.015),
     "matrix_rps": Game("matrix_rps", steps=160, width=16, size=16),
     "tic_tac_toe": Game("tic_tac_toe", steps=320, width=32, measure="no_loss"),

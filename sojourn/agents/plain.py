@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from sojourn.render.choices import tokens_of
 from sojourn.agents.refusal import reasons
 from sojourn.config.fields import Range
 from sojourn.errors import ActionError, BudgetError
 from sojourn.protocols import AgentContext
+from sojourn.render.choices import tokens_of
 from sojourn.types import (
     Ending,
     Message,
