@@ -1,1 +1,1 @@
-"""HTTP APIs for agents that are programs of their own: what they are sampled is recorded as exactly as our own turns."""
+"""HTTP APIs for agents that are programs of their own: what is sampled for them is recorded as exactly as our turns."""
