@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sojourn.gateway.reading import Field, listed_by, read_arguments, read_stop, read_tool, said, unused
+from sojourn.gateway.reading import (
+    Field,
+    listed_by,
+    read_arguments,
+    read_role,
+    read_stop,
+    read_text,
+    read_tool,
+    said,
+    unused,
+)
 from sojourn.gateway.requests import ChatRequest, Delta, Reply, RequestError, Told
+from sojourn.gateway.writing import arguments_text, frame, openai_error, token_logprobs
 from sojourn.types import Message, Role, ToolCall
 
 USED = frozenset({
     "model", "messages", "tools", "max_tokens", "max_completion_tokens", "stop", "temperature", "top_p", "seed", "n",
     "logprobs", "stream", "stream_options", "response_format",
 })  # fmt: skip
-ROLES = {
-    "system": Role.SYSTEM, "developer": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT,
-    "tool": Role.TOOL, "function": Role.TOOL,
-}  # fmt: skip
 THOUGHTS = ("reasoning_content", "reasoning")  # fields in which servers and clients write a thought
 FINISH = {"stop": "stop", "stop_string": "stop", "length": "length", "calls": "tool_calls"}
 MOST_SAMPLES = 128
@@ -69,8 +75,7 @@ class ChatCompletions:
         return _Stream(request, _Head(request.model))
 
     def error(self, error: RequestError) -> Mapping[str, Any]:
-        kind = "invalid_request_error" if error.status < 500 else "server_error"
-        return {"error": {"message": str(error), "type": kind, "param": error.param or None, "code": error.code}}
+        return openai_error(error)
 
 
 @dataclass
@@ -106,22 +111,19 @@ class _Stream:
         logprobs = {"logprobs": _logprobs(reply)} if self.request.logprobs else {}
         yield self._chunk({}, FINISH[reply.finish], **logprobs)
         if self.request.usage_in_stream:
-            yield _frame({**self.head.of("chat.completion.chunk"), "choices": [], "usage": _usage([reply])})
+            yield frame({**self.head.of("chat.completion.chunk"), "choices": [], "usage": _usage([reply])})
         yield "data: [DONE]\n\n"
 
     def failed(self, error: RequestError) -> Iterator[str]:
-        yield _frame(ChatCompletions().error(error))
+        yield frame(openai_error(error))
 
     def _chunk(self, delta: Mapping[str, Any], finish: str | None = None, **more: Any) -> str:
         choice = {"index": 0, "delta": delta, "finish_reason": finish, **more}
-        return _frame({**self.head.of("chat.completion.chunk"), "choices": [choice]})
+        return frame({**self.head.of("chat.completion.chunk"), "choices": [choice]})
 
 
 def _message(item: Field) -> Message:
-    name = item.get("role").text()
-    if name not in ROLES:
-        raise item.get("role").refused(f"one of {', '.join(ROLES)}")
-    role, text = ROLES[name], _text(item.get("content"))
+    role, text = read_role(item), read_text(item.get("content"))
     if role is Role.ASSISTANT:
         thought = next((item.get(key).text() for key in THOUGHTS if item.get(key).value), "")
         return said(text, thought, [_call(call) for call in item.get("tool_calls").items()])
@@ -129,23 +131,6 @@ def _message(item: Field) -> Message:
     if role is Role.TOOL:
         answers = item.get("tool_call_id").text_or("") or item.get("name").text_or("")
     return Message(role, text, answers=answers)
-
-
-def _text(content: Field) -> str:
-    """Returns the text of a message: a string, or a list of parts, which follow each other."""
-    if content.value is None or isinstance(content.value, str):
-        return content.text_or("")
-    return "".join(_part(part) for part in content.items())
-
-
-def _part(part: Field) -> str:
-    kind = part.get("type").text_or("text")
-    if kind not in ("text", "input_text", "output_text", "refusal"):
-        raise RequestError(
-            f"{part.place} is of the type {kind!r}, but this model reads text alone: expected parts of the type text",
-            param=part.place,
-        )
-    return part.get("refusal" if kind == "refusal" else "text").text()
 
 
 def _call(call: Field) -> ToolCall:
@@ -179,19 +164,14 @@ def _calls(message: Message) -> list[dict[str, Any]]:
         {
             "id": call.id,
             "type": "function",
-            "function": {"name": call.name, "arguments": json.dumps(dict(call.arguments), ensure_ascii=False)},
+            "function": {"name": call.name, "arguments": arguments_text(call)},
         }
         for call in message.calls
     ]
 
 
 def _logprobs(reply: Reply) -> dict[str, Any]:
-    pairs = zip(reply.pieces, reply.sample.logprobs.tolist(), strict=True)
-    content = [
-        {"token": piece, "logprob": logprob, "bytes": list(piece.encode()), "top_logprobs": []}
-        for piece, logprob in pairs
-    ]
-    return {"content": content, "refusal": None}
+    return {"content": token_logprobs(reply), "refusal": None}
 
 
 def _usage(replies: Sequence[Reply]) -> dict[str, Any]:
@@ -202,7 +182,3 @@ def _usage(replies: Sequence[Reply]) -> dict[str, Any]:
         "total_tokens": prompt + sampled,
         "prompt_tokens_details": {"cached_tokens": replies[0].cached_tokens},
     }
-
-
-def _frame(data: Mapping[str, Any]) -> str:
-    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"

@@ -10,6 +10,11 @@ from sojourn.gateway.requests import RequestError
 from sojourn.types import Message, Role, Tool, ToolCall
 
 LONGEST_SHOWN = 60  # characters of a value in a refusal
+ROLES = {
+    "system": Role.SYSTEM, "developer": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT,
+    "tool": Role.TOOL, "function": Role.TOOL,
+}  # fmt: skip
+TEXTS = frozenset({"text", "input_text", "output_text", "summary_text", "reasoning_text", "refusal"})
 
 
 class Field(NamedTuple):
@@ -38,11 +43,17 @@ class Field(NamedTuple):
     def text(self) -> str:
         if not isinstance(self.value, str):
             raise self.refused("a string")
+        return self.json()
+
+    def json(self) -> Any:
+        """Returns the value, which can be written again as JSON in UTF-8: half of a surrogate pair cannot, nor NaN."""
         try:
-            self.value.encode()
-        except UnicodeEncodeError:  # JSON can escape half a surrogate pair, but no text can hold it
+            json.dumps(self.value, ensure_ascii=False, allow_nan=False).encode()
+        except (ValueError, RecursionError):
             raise RequestError(
-                f"{self.place} holds half of a surrogate pair: expected text in UTF-8", param=self.place
+                f"{self.place} cannot be written as JSON in UTF-8: expected whole characters, finite numbers and less "
+                "than a thousand levels",
+                param=self.place,
             ) from None
         return self.value
 
@@ -71,7 +82,10 @@ class Field(NamedTuple):
         return bool(self.value)
 
     def refused(self, expected: str) -> RequestError:
-        shown = json.dumps(self.value, ensure_ascii=False, default=str)
+        try:
+            shown = json.dumps(self.value, default=str)
+        except RecursionError:
+            shown = "nested too deep"
         shown = shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}..."
         given = "is missing" if self.value is None else f"is {shown}"
         return RequestError(f"{self.place or 'the body'} {given}: expected {expected}", param=self.place)
@@ -87,7 +101,31 @@ def read_arguments(field: Field) -> Mapping[str, Any]:
             raise field.refused("JSON of an object") from None
     if not isinstance(value, Mapping):
         raise field.refused("JSON of an object")
-    return value
+    return field._replace(value=value).json()
+
+
+def read_text(content: Field, between: str = "") -> str:
+    """Returns the text of a message: a string, or a list of parts, with `between` them."""
+    if content.value is None or isinstance(content.value, str):
+        return content.text_or("")
+    return between.join(map(read_part, content.items()))
+
+
+def read_part(part: Field) -> str:
+    kind = part.get("type").text_or("text")
+    if kind not in TEXTS:
+        raise RequestError(
+            f"{part.place} is of the type {kind!r}, but this model reads text alone: expected parts of the type text",
+            param=part.place,
+        )
+    return part.get("refusal" if kind == "refusal" else "text").text()
+
+
+def read_role(item: Field) -> Role:
+    name = item.get("role").text()
+    if name not in ROLES:
+        raise item.get("role").refused(f"one of {', '.join(ROLES)}")
+    return ROLES[name]
 
 
 def read_tool(function: Field, schema: str) -> Tool:
@@ -96,7 +134,7 @@ def read_tool(function: Field, schema: str) -> Tool:
     if parameters.value is not None:
         parameters.object()
     return Tool(
-        function.get("name").text(), function.get("description").text_or(""), parameters.value or {"type": "object"}
+        function.get("name").text(), function.get("description").text_or(""), parameters.json() or {"type": "object"}
     )
 
 
@@ -108,7 +146,8 @@ def read_stop(field: Field) -> tuple[str, ...]:
 
 def listed_by(schema: Field) -> tuple[str, ...]:
     """Returns all texts that a JSON Schema allows, as JSON; none where it does not list them."""
-    value = schema.object()
+    schema.object()
+    value = schema.json()
     if "const" in value:
         return (json.dumps(value["const"], ensure_ascii=False),)
     if value.get("enum"):

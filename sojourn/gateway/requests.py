@@ -10,6 +10,7 @@ from sojourn.errors import SojournError
 from sojourn.types import Message, Sample, Tool, Turn
 
 Finish = Literal["stop", "length", "calls", "stop_string"]
+Kind = Literal["thought", "text"]
 
 
 class RequestError(SojournError):
@@ -27,11 +28,13 @@ class ChatRequest:
 
     `messages` begin with what the API calls system, developer or instructions. The sampling settings are None where the
     client sent none. `choices` are all replies that its response format allows, where these can be listed. `samples`
-    is how many replies it wants. `unused` names the fields that were read and change nothing here, to be counted.
+    is how many replies it wants. `namespaces` maps the names of tools that its API keeps in a namespace to that;
+    the names begin with it. `unused` names the fields that were read and change nothing here, to be counted.
     """
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
+    namespaces: Mapping[str, str] = field(default_factory=dict[str, str])
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
@@ -68,7 +71,7 @@ class Reply:
 class Delta(NamedTuple):
     """A piece of a reply while it is sampled: of its thought or of its text. Calls come whole, with the reply."""
 
-    kind: Literal["thought", "text"]
+    kind: Kind
     text: str
 
 

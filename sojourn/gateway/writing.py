@@ -1,0 +1,92 @@
+"""What the APIs write alike: server-sent events, calls, logprobs, and replies that come as a series of blocks."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sojourn.gateway.requests import Delta, Kind, Reply, RequestError, Told
+from sojourn.types import Message, ToolCall
+
+
+def frame(data: Mapping[str, Any], event: str = "") -> str:
+    """Returns a server-sent event; without a name where the API gives it none."""
+    named = f"event: {event}\n" if event else ""
+    return f"{named}data: {json.dumps(data, ensure_ascii=False)}\n\n"
+
+
+def arguments_text(call: ToolCall) -> str:
+    return json.dumps(dict(call.arguments), ensure_ascii=False)
+
+
+def token_logprobs(reply: Reply) -> list[dict[str, Any]]:
+    """Returns the logprobs of all sampled tokens, as both APIs of OpenAI write them."""
+    pairs = zip(reply.pieces, reply.sample.logprobs.tolist(), strict=True)
+    return [
+        {"token": piece, "logprob": logprob, "bytes": list(piece.encode()), "top_logprobs": []}
+        for piece, logprob in pairs
+    ]
+
+
+def openai_error(error: RequestError) -> Mapping[str, Any]:
+    kind = "invalid_request_error" if error.status < 500 else "server_error"
+    return {"error": {"message": str(error), "type": kind, "param": error.param or None, "code": error.code}}
+
+
+def has_text(message: Message) -> bool:
+    """Returns whether a reply has a block of text: an empty one, too, where it would otherwise end without any."""
+    return bool(message.text) or not message.calls
+
+
+@dataclass
+class BlockStream(ABC):
+    """A stream of an API that writes a reply as blocks, one after another: a thought, a text, then each call."""
+
+    told: Told = field(default_factory=Told)
+    kind: Kind | None = None  # of the block that is open
+    text: str = ""  # that the open block has so far
+
+    def delta(self, delta: Delta) -> Iterator[str]:
+        if self.kind != delta.kind:
+            yield from self._open(delta.kind)
+        self.told.add(delta)
+        self.text += delta.text
+        yield self.piece(delta)
+
+    def end(self, reply: Reply) -> Iterator[str]:
+        for delta in self.told.rest(reply.message):
+            yield from self.delta(delta)
+        if self.kind != "text" and has_text(reply.message):
+            yield from self._open("text")
+        yield from self._close()
+        for number, call in enumerate(reply.message.calls):
+            yield from self.called(number, call)
+        yield from self.finished(reply)
+
+    def _open(self, kind: Kind) -> Iterator[str]:
+        yield from self._close()
+        self.kind, self.text = kind, ""
+        yield from self.opened(kind)
+
+    def _close(self) -> Iterator[str]:
+        if self.kind is not None:
+            yield from self.closed(self.kind)
+        self.kind = None
+
+    @abstractmethod
+    def opened(self, kind: Kind) -> Iterator[str]: ...
+
+    @abstractmethod
+    def piece(self, delta: Delta) -> str: ...
+
+    @abstractmethod
+    def closed(self, kind: Kind) -> Iterator[str]: ...
+
+    @abstractmethod
+    def called(self, number: int, call: ToolCall) -> Iterator[str]: ...
+
+    @abstractmethod
+    def finished(self, reply: Reply) -> Iterator[str]: ...
