@@ -19,11 +19,14 @@ from starlette.routing import Route
 
 from sojourn.gateway.chat_completions import ChatCompletions
 from sojourn.gateway.exchange import Exchange, Exchanges
+from sojourn.gateway.messages import Messages
 from sojourn.gateway.requests import Api, ChatRequest, RequestError
+from sojourn.gateway.responses import Responses
 from sojourn.gateway.session import Session
 from sojourn.gateway.sessions import Sessions
 
-APIS: dict[str, Api] = {"chat/completions": ChatCompletions()}
+MESSAGES = Messages()
+APIS: dict[str, Api] = {"chat/completions": ChatCompletions(), "responses": Responses(), "messages": MESSAGES}
 SESSION_HEADERS = ("x-session-id", "session-id", "x-claude-code-session-id")
 KEEPALIVE_S = 10.0  # between two signs of life while a reply is sampled
 KEEPALIVE = ": keepalive\n"
@@ -63,10 +66,12 @@ class Gateway:
             for prefix in ("", "/s/{session}")
             for path, api in APIS.items()
         ]
+        counts = [Route(f"{prefix}/v1/messages/count_tokens", self._count, methods=["POST"])
+                  for prefix in ("", "/s/{session}")]  # fmt: skip
         models = [Route(f"{prefix}/v1/models", self._models) for prefix in ("", "/s/{session}")]
         alive = [Route(path, _alive, methods=["GET", "HEAD"]) for path in ("/", "/s/{session}", "/health")]
         return Starlette(
-            routes=[*routes, *models, *alive, *more],
+            routes=[*routes, *counts, *models, *alive, *more],
             middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))],
         )
 
@@ -102,6 +107,15 @@ class Gateway:
                 return self._refused(api, failure)
 
         return handle
+
+    async def _count(self, request: Request) -> Response:
+        """Tells how many tokens the prompt of a request of Anthropic's API has."""
+        try:
+            session = self.session_of(request)
+            asked = MESSAGES.read(_json(await _body(request, self.limits)))
+            return JSONResponse(dict(MESSAGES.counted(session.prompt_tokens(asked))))
+        except RequestError as error:
+            return self._refused(MESSAGES, error)
 
     async def _answer(self, api: Api, request: Request) -> Response:
         if self.running >= self.limits.at_once:

@@ -61,11 +61,7 @@ class Session:
     async def reply(self, request: ChatRequest) -> list[Reply]:
         """Returns the replies to a request, each a turn of the session by then. Raises `RequestError`."""
         self.counts.update(f"unused_{name}" for name in request.unused)
-        messages = _named_answers(request.messages)
-        if not messages or messages[-1].role is Role.ASSISTANT:
-            what = "ends with a message of the assistant" if messages else "has no messages"
-            raise RequestError(f"the conversation {what}: expected one that ends with the user or a tool",
-                               param="messages")  # fmt: skip
+        messages = _readable(request)
         self._require_turns(request.samples)
         place = self.placement.find(messages, request.tools)
         prompt, new = self._prompt(place, messages, request)
@@ -79,6 +75,12 @@ class Session:
             self.begun -= len(failed)
             raise failed[0]
         return replies
+
+    def prompt_tokens(self, request: ChatRequest) -> int:
+        """Returns how many tokens the prompt of a request has; nothing is sampled."""
+        messages = _readable(request)
+        whole, _ = self._prompt(self.placement.find(messages, request.tools), messages, request)
+        return len(whole.tokens)
 
     def trajectory(self, ending: Ending) -> Trajectory:
         """Returns all turns of the session. Those that no client was sent have the info `undelivered`."""
@@ -244,8 +246,13 @@ class Session:
         return tuple(renderer.codec.decode([int(one)]) if isinstance(renderer, HasCodec) else "" for one in tokens)
 
 
-def _named_answers(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Returns the messages, in which answers of tools name their tool, not the call's id."""
+def _readable(request: ChatRequest) -> tuple[Message, ...]:
+    """Returns the messages of a request, in which answers of tools name their tool, not the call's id; raises
+    `RequestError` where there is nothing to reply to."""
+    messages = request.messages
+    if not messages or messages[-1].role is Role.ASSISTANT:
+        what = "ends with a message of the assistant" if messages else "has no messages"
+        raise RequestError(f"the conversation {what}: expected one that ends with the user or a tool", param="messages")
     names = {call.id: call.name for message in messages for call in message.calls if call.id}
     return tuple(
         replace(message, answers=names[message.answers]) if message.answers in names else message

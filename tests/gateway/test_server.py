@@ -14,7 +14,7 @@ import uvicorn
 from sojourn.gateway.server import Gateway, Limits
 from sojourn.gateway.sessions import Sessions
 from sojourn.types import Ending, ToolCall
-from tests.gateway_sessions import exact, said, session
+from tests.gateway_sessions import exact, said, session, user
 
 CALL = ToolCall("look", {"at": "the door"})
 PATH = "/s/key/v1/chat/completions"
@@ -201,4 +201,27 @@ def test_the_openai_client_calls_tools():
             text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
     assert text == "A door."
     assert [turn.parent for turn in one.turns] == [-1, 0]
+    exact(one, sampler)
+
+
+async def test_three_apis_lead_to_one_forest():
+    """The same conversation through each API, in one session: each request extends what the others said."""
+    script = iter([said("One."), said("Two."), said("Three.")])
+    found, one, sampler = gateway(lambda prompt: next(script))
+    history = [{"role": "user", "content": "Count."}]
+    async with client(found) as http:
+        for path, key in (("chat/completions", "messages"), ("responses", "input"), ("messages", "messages")):
+            answer = (await http.post(f"/s/key/v1/{path}", json={"model": "m", "max_tokens": 99, key: history})).json()
+            text = {
+                "chat/completions": lambda told: told["choices"][0]["message"]["content"],
+                "responses": lambda told: told["output"][0]["content"][0]["text"],
+                "messages": lambda told: told["content"][0]["text"],
+            }[path](answer)
+            history += [{"role": "assistant", "content": text}, {"role": "user", "content": "On."}]
+        counted = await http.post("/s/key/v1/messages/count_tokens", json={"model": "m", "messages": history})
+    assert [turn.parent for turn in one.turns] == [-1, 0, 1]
+    last = one.trajectory(Ending.DONE)
+    more = one.context.renderer.extend(one.turns[2].sample, [user("On.")])
+    whole = len(last.prompt(2)) + len(one.turns[2].sample.tokens) + len(more.tokens)
+    assert counted.json() == {"input_tokens": whole}
     exact(one, sampler)
