@@ -10,7 +10,7 @@ import numpy as np
 
 from sojourn.config.fields import Range
 from sojourn.protocols import Env
-from sojourn.rollout.runner import seed_of
+from sojourn.seeds import seed_of
 from sojourn.sources.context import SourceContext, StageContext
 from sojourn.sources.experts import ExpertSampler, require_an_expert
 from sojourn.types import FloatArray, Group, Prompt, Sample, SamplingParams, Stop, Versions

@@ -19,8 +19,8 @@ from sojourn.protocols import AgentContext, EnvFamily
 from sojourn.rewards.native import Native
 from sojourn.rewards.reward_cache import score_group
 from sojourn.rollout.limits import Limits
-from sojourn.rollout.runner import seed_of
 from sojourn.rollout.world import seats_of, world_of
+from sojourn.seeds import seed_of
 from sojourn.types import Episode, Group, SamplingParams, Task
 
 CONCURRENCY = 64  # games at once

@@ -15,8 +15,9 @@ from sojourn.protocols import Agent, AgentContext, EnvFamily
 from sojourn.rewards.native import Native
 from sojourn.rewards.reward_cache import score_group
 from sojourn.rollout.limits import Limits
-from sojourn.rollout.runner import Rollout, Runner, seed_of
+from sojourn.rollout.runner import Rollout, Runner
 from sojourn.rollout.world import seats_of, world_of
+from sojourn.seeds import seed_of
 from sojourn.types import Episode, Group, SamplingParams, Score, Task
 
 

@@ -26,7 +26,8 @@ from sojourn.envs.expert import expert_message
 from sojourn.errors import ConfigError
 from sojourn.protocols import AgentContext, Env, Seat
 from sojourn.rollout.play import Moment
-from sojourn.rollout.runner import Runner, SamplerFor, seed_of
+from sojourn.rollout.runner import Runner, SamplerFor
+from sojourn.seeds import seed_of
 from sojourn.types import Branch, Ending, Episode, Group, Message, SamplingParams, Task
 
 Path = tuple[int, ...]  # the number of a root, then which of the branches of each play leads here

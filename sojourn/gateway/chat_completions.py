@@ -80,7 +80,7 @@ class ChatCompletions:
 
 @dataclass
 class _Head:
-    """What every part of an answer begins with."""
+    """Holds what every part of an answer begins with."""
 
     model: str
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")

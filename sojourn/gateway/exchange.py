@@ -16,8 +16,8 @@ KEPT = 64  # exchanges of a session that a retry finds again
 
 @dataclass
 class Exchange:
-    """A request of a session whose replies are sampled in a task of their own. `gone` says that its client left before
-    it had them."""
+    """Holds a request of a session whose replies are sampled in a task of their own. `gone` says that its client left
+    before it had them."""
 
     session: Session
     task: asyncio.Task[list[Reply]]
@@ -34,7 +34,7 @@ class Exchange:
 
 @dataclass
 class Exchanges:
-    """The latest exchanges of a session, by their requests' bodies."""
+    """Keeps the latest exchanges of a session, by their requests' bodies."""
 
     session: Session
     _latest: OrderedDict[str, Exchange] = field(default_factory=OrderedDict[str, Exchange])
@@ -56,10 +56,6 @@ class Exchanges:
         while len(self._latest) > KEPT:
             self._latest.popitem(last=False)
         return exchange
-
-    async def settle(self) -> None:
-        """Waits until all that was begun is sampled."""
-        await asyncio.gather(*(one.task for one in self._latest.values()), return_exceptions=True)
 
 
 def _failed(exchange: Exchange) -> bool:

@@ -151,7 +151,7 @@ def _said(content: Field) -> Message:
 
 @dataclass
 class _Head:
-    """What every part of an answer has; the id of a message is also the tag of its thought."""
+    """Holds what every part of an answer has; the id of a message is also the tag of its thought."""
 
     model: str
     id: str = field(default_factory=lambda: f"msg_{uuid.uuid4().hex[:24]}")

@@ -34,8 +34,8 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True)
 class Recorded:
-    """A turn of a session by its number, the conversation that it ended, with the reply as the client was told it, and
-    the tools that were declared."""
+    """Holds a turn of a session by its number, the conversation that it ended, with the reply as the client was told
+    it, and the tools that were declared."""
 
     number: int
     messages: tuple[Message, ...]
@@ -47,8 +47,8 @@ class Recorded:
 
 
 class Place(NamedTuple):
-    """Where a request goes on: after the turn `parent`, by the messages `new`; or in a new context (-1), for `cause`.
-    `differs` then says where it first differs from the latest conversation."""
+    """Says where a request goes on: after the turn `parent`, by the messages `new`; or in a new context (-1), for
+    `cause`. `differs` then says where it first differs from the latest conversation."""
 
     parent: int
     new: tuple[Message, ...]
@@ -58,7 +58,7 @@ class Place(NamedTuple):
 
 @dataclass
 class Placement:
-    """The turns of a session, by what they said."""
+    """Keeps the turns of a session, by what they said."""
 
     recorded: list[Recorded] = field(default_factory=list[Recorded])
     _by_reply: defaultdict[Key, list[Recorded]] = field(default_factory=lambda: defaultdict(list))
@@ -71,7 +71,8 @@ class Placement:
     def find(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Place:
         """Returns where a request goes on."""
         last = max((at for at, message in enumerate(messages) if message.role is Role.ASSISTANT), default=-1)
-        fitting = [one for one in self._said(messages[last]) if _begins(messages, last, one)] if last >= 0 else []
+        said = self._said(messages[last]) if last >= 0 else ()
+        fitting = [one for one in said if _same(one.messages, messages[: last + 1])]
         same = [one for one in fitting if one.tools == tuple(tools)]
         if same:
             return Place(_best(messages[last], same).number, tuple(messages[last + 1 :]))
@@ -145,11 +146,6 @@ def _same(recorded: Sequence[Message], sent: Sequence[Message]) -> bool:
     return len(recorded) == len(sent) and all(map(same_message, recorded, sent))
 
 
-def _begins(messages: Sequence[Message], last: int, one: Recorded) -> bool:
-    """Returns whether a request begins with the whole conversation of a turn, which ends at its message `last`."""
-    return _same(one.messages, messages[: last + 1])
-
-
 def _best(message: Message, found: Sequence[Recorded]) -> Recorded:
     """Returns the turn whose calls have the ids of the message's, else the latest."""
     ids = [plain_id(call.id) for call in message.calls]
@@ -165,7 +161,7 @@ def _opening(messages: Sequence[Message]) -> Sequence[Message]:
 
 def _keys(reply: Message) -> list[Key]:
     """Returns the keys of a reply: with its text, and without where it has calls."""
-    calls = json.dumps([(call.name, dict(call.arguments)) for call in reply.calls], sort_keys=True, default=str)
+    calls = json.dumps([(call.name, dict(call.arguments)) for call in reply.calls], sort_keys=True)
     text = reply.text.strip()
     return [(text, calls), ("", calls)] if text and reply.calls else [(text, calls)]
 

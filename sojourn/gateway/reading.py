@@ -18,7 +18,7 @@ TEXTS = frozenset({"text", "input_text", "output_text", "summary_text", "reasoni
 
 
 class Field(NamedTuple):
-    """A value of a request's body, and its place there, such as `messages[2].content`."""
+    """Holds a value of a request's body, and its place there, such as `messages[2].content`."""
 
     value: Any
     place: str

@@ -14,7 +14,7 @@ Kind = Literal["thought", "text"]
 
 
 class RequestError(SojournError):
-    """A request that is not answered: with the HTTP `status`, a short `code`, and the field `param` that is at
+    """Says why a request is not answered, with the HTTP `status`, a short `code`, and the field `param` that is at
     fault, if any. The message is for whoever wrote the client."""
 
     def __init__(self, message: str, *, status: int = 400, code: str = "invalid_request", param: str = "") -> None:
@@ -24,7 +24,7 @@ class RequestError(SojournError):
 
 @dataclass(frozen=True, kw_only=True)
 class ChatRequest:
-    """What a client asks: the next message of a conversation, in our words whatever its API is.
+    """Holds what a client asks for, whatever its API is: the next message of a conversation.
 
     `messages` begin with what the API calls system, developer or instructions. The sampling settings are None where the
     client sent none. `choices` are all replies that its response format allows, where these can be listed. `samples`
@@ -51,8 +51,8 @@ class ChatRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """One reply of the model: the turn that was recorded, and the message that the client is told, whose calls have
-    ids. `pieces` are the texts of the sampled tokens."""
+    """Holds one reply of the model: the turn that was recorded, and the message that the client is told, whose calls
+    have ids. `pieces` are the texts of the sampled tokens."""
 
     number: int  # of the turn in its session
     turn: Turn
@@ -69,7 +69,7 @@ class Reply:
 
 
 class Delta(NamedTuple):
-    """A piece of a reply while it is sampled: of its thought or of its text. Calls come whole, with the reply."""
+    """Holds a piece of a reply while it is sampled, of its thought or of its text. Calls come whole, with the reply."""
 
     kind: Kind
     text: str
@@ -77,7 +77,7 @@ class Delta(NamedTuple):
 
 class ReplyStream(Protocol):
     """Writes one reply as server-sent events, whole frames each: `begin`, any number of `delta`, then `end`, which
-    writes what the deltas have not (`told`: the length of thought and text that they wrote)."""
+    writes what the deltas have not. `failed` ends it with an error."""
 
     def begin(self) -> Iterator[str]: ...
     def delta(self, delta: Delta) -> Iterator[str]: ...
@@ -86,7 +86,8 @@ class ReplyStream(Protocol):
 
 
 class Api(Protocol):
-    """How one API writes requests, replies and errors. `read` raises `RequestError` for a body that it cannot read."""
+    """Says how one API writes requests, replies and errors. `read` raises `RequestError` for a body that it cannot
+    read."""
 
     def read(self, body: Mapping[str, Any]) -> ChatRequest: ...
     def whole(self, request: ChatRequest, replies: Sequence[Reply]) -> Mapping[str, Any]: ...
@@ -96,7 +97,7 @@ class Api(Protocol):
 
 @dataclass
 class Told:
-    """How much of a reply a stream has written: characters of its thought and of its text."""
+    """Counts how much of a reply a stream has written, in characters of its thought and of its text."""
 
     counts: dict[str, int] = field(default_factory=lambda: {"thought": 0, "text": 0})
 

@@ -63,7 +63,7 @@ class Responses:
 
 @dataclass(frozen=True)
 class _ToolRead:
-    """A tool of a request; `tool` is None where it is of a kind that only OpenAI's servers run."""
+    """Holds a tool of a request; `tool` is None where it is of a kind that only OpenAI's servers run."""
 
     kind: str
     tool: Tool | None = None
@@ -170,7 +170,7 @@ def _call(item: Field) -> ToolCall:
 
 @dataclass
 class _Head:
-    """What every part of a response has, and the ids of its items, which follow from its own."""
+    """Holds what every part of a response has, and the ids of its items, which follow from its own."""
 
     request: ChatRequest
     hex: str = field(default_factory=lambda: uuid.uuid4().hex[:24])

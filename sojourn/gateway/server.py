@@ -6,7 +6,8 @@ import asyncio
 import hmac
 import json
 import weakref
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,8 +26,8 @@ from sojourn.gateway.responses import Responses
 from sojourn.gateway.session import Session
 from sojourn.gateway.sessions import Sessions
 
-MESSAGES = Messages()
-APIS: dict[str, Api] = {"chat/completions": ChatCompletions(), "responses": Responses(), "messages": MESSAGES}
+CHAT, MESSAGES = ChatCompletions(), Messages()
+APIS: dict[str, Api] = {"chat/completions": CHAT, "responses": Responses(), "messages": MESSAGES}
 SESSION_HEADERS = ("x-session-id", "session-id", "x-claude-code-session-id")
 KEEPALIVE_S = 10.0  # between two signs of life while a reply is sampled
 KEEPALIVE = ": keepalive\n"
@@ -35,8 +36,8 @@ LOCAL = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a client may ask of the gateway: the bytes of a body, the seconds in which it must have sent it, and the
-    requests that are answered at once, beyond which others are told to come again."""
+    """Bounds what a client may ask of the gateway: the bytes of a body, the seconds in which it must have sent it, and
+    the requests that are answered at once, beyond which others are told to come again."""
 
     body_bytes: int = 64 << 20
     body_seconds: float = 60.0
@@ -59,21 +60,16 @@ class Gateway:
     running: int = 0
     _exchanges: weakref.WeakKeyDictionary[Session, Exchanges] = field(default_factory=weakref.WeakKeyDictionary)
 
-    def app(self, hosts: Sequence[str] = (*LOCAL, "[::1]"), more: Sequence[Route] = ()) -> Starlette:
-        """Returns the server's application, which answers to these names of its host; `more` are further routes."""
-        routes = [
-            Route(f"{prefix}/v1/{path}", self._handler(api), methods=["POST"])
-            for prefix in ("", "/s/{session}")
-            for path, api in APIS.items()
-        ]
-        counts = [Route(f"{prefix}/v1/messages/count_tokens", self._count, methods=["POST"])
-                  for prefix in ("", "/s/{session}")]  # fmt: skip
-        models = [Route(f"{prefix}/v1/models", self._models) for prefix in ("", "/s/{session}")]
-        alive = [Route(path, _alive, methods=["GET", "HEAD"]) for path in ("/", "/s/{session}", "/health")]
-        return Starlette(
-            routes=[*routes, *counts, *models, *alive, *more],
-            middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))],
-        )
+    def app(self, hosts: Sequence[str] = (*LOCAL, "[::1]")) -> Starlette:
+        """Returns the server's application, which answers to these names of its host."""
+        routes = [Route(path, _alive, methods=["GET", "HEAD"]) for path in ("/", "/s/{session}", "/health")]
+        for prefix in ("/v1", "/s/{session}/v1"):
+            routes += [Route(f"{prefix}/{path}", self._handler(api, self._answer), methods=["POST"])
+                       for path, api in APIS.items()]  # fmt: skip
+            counts = self._handler(MESSAGES, self._count)
+            routes.append(Route(f"{prefix}/messages/count_tokens", counts, methods=["POST"]))
+            routes.append(Route(f"{prefix}/models", self._handler(CHAT, self._models)))
+        return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))])
 
     def exchanges(self, session: Session) -> Exchanges:
         if session not in self._exchanges:
@@ -94,49 +90,51 @@ class Gateway:
             return self.sessions.get(given)
         return self.sessions.get(next((value for name in SESSION_HEADERS if (value := request.headers.get(name))), ""))
 
-    def _handler(self, api: Api) -> Callable[[Request], Any]:
+    def _handler(self, api: Api, answer: Callable[[Api, Request], Awaitable[Response]]) -> Callable[[Request], Any]:
+        """Returns what answers the requests of a path; errors have the API's own form."""
+
         async def handle(request: Request) -> Response:
             try:
-                return await self._answer(api, request)
+                return await answer(api, request)
             except RequestError as error:
-                return self._refused(api, error)
+                return _refused(api, error)
             except Exception as error:  # whatever a renderer or an engine raises, the server goes on
-                failure = RequestError(
-                    f"the request failed: {type(error).__name__}: {error}", status=500, code="failed"
-                )
-                return self._refused(api, failure)
+                reason = f"the request failed: {type(error).__name__}: {error}"
+                return _refused(api, RequestError(reason, status=500, code="failed"))
 
         return handle
 
-    async def _count(self, request: Request) -> Response:
+    async def _models(self, api: Api, request: Request) -> Response:
+        self.session_of(request)
+        model = {"id": self.model, "object": "model", "created": 0, "owned_by": "sojourn"}
+        return JSONResponse({"object": "list", "data": [model]})
+
+    async def _count(self, api: Api, request: Request) -> Response:
         """Tells how many tokens the prompt of a request of Anthropic's API has."""
-        try:
-            session = self.session_of(request)
-            asked = MESSAGES.read(_json(await _body(request, self.limits)))
-            return JSONResponse(dict(MESSAGES.counted(session.prompt_tokens(asked))))
-        except RequestError as error:
-            return self._refused(MESSAGES, error)
+        session = self.session_of(request)
+        asked = api.read(_json(await _body(request, self.limits)))
+        return JSONResponse(dict(MESSAGES.counted(session.prompt_tokens(asked))))
 
     async def _answer(self, api: Api, request: Request) -> Response:
+        session = self.session_of(request)
         if self.running >= self.limits.at_once:
             raise RequestError(
                 f"{self.running} requests are under way, as many as this server answers at once: come again",
                 status=503, code="busy",
             )  # fmt: skip
-        session = self.session_of(request)
-        body = await _body(request, self.limits)
-        asked = api.read(_json(body))
-        if asked.stream and asked.samples > 1:
-            raise RequestError(f"n = {asked.samples} with stream = true: expected n = 1, or no stream", param="n")
-        retried = request.headers.get("x-stainless-retry-count", "0") not in ("0", "")
-        exchange = self.exchanges(session).begin(asked, body, retried=retried)
-        if asked.stream:
-            await asyncio.wait({exchange.task}, timeout=0.001)  # for what is refused at once
-            if not exchange.task.done() or exchange.task.exception() is None:
-                headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-                frames = self._streamed(api, asked, exchange)
-                return StreamingResponse(frames, media_type="text/event-stream", headers=headers)
         with self._counted():
+            body = await _body(request, self.limits)
+            asked = api.read(_json(body))
+            if asked.stream and asked.samples > 1:
+                raise RequestError(f"n = {asked.samples} with stream = true: expected n = 1, or no stream", param="n")
+            retried = request.headers.get("x-stainless-retry-count", "0") not in ("0", "")
+            exchange = self.exchanges(session).begin(asked, body, retried=retried)
+            if asked.stream:
+                await asyncio.wait({exchange.task}, timeout=0.001)  # for what is refused at once
+                if not exchange.task.done() or exchange.task.exception() is None:
+                    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+                    frames = self._streamed(api, asked, exchange)
+                    return StreamingResponse(frames, media_type="text/event-stream", headers=headers)
             replies = await exchange.replies()
         if await request.is_disconnected():
             exchange.gone = True
@@ -164,35 +162,21 @@ class Gateway:
             for frame in stream.failed(failure):
                 yield frame
 
-    def _counted(self) -> _Counted:
-        return _Counted(self)
-
-    async def _models(self, request: Request) -> Response:
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Counts a request while it is answered."""
+        self.running += 1
         try:
-            self.session_of(request)
-        except RequestError as error:
-            return self._refused(APIS["chat/completions"], error)
-        return JSONResponse({"object": "list", "data": [{"id": self.model, "object": "model", "created": 0,
-                                                         "owned_by": "sojourn"}]})  # fmt: skip
-
-    def _refused(self, api: Api, error: RequestError) -> Response:
-        headers = {"Retry-After": "1"} if error.status == 503 else {}
-        if error.status < 500 and error.status != 408:
-            headers["x-should-retry"] = "false"
-        return JSONResponse(dict(api.error(error)), status_code=error.status, headers=headers)
+            yield
+        finally:
+            self.running -= 1
 
 
-@dataclass
-class _Counted:
-    """Counts a request while it is answered."""
-
-    gateway: Gateway
-
-    def __enter__(self) -> None:
-        self.gateway.running += 1
-
-    def __exit__(self, *exc: object) -> None:
-        self.gateway.running -= 1
+def _refused(api: Api, error: RequestError) -> Response:
+    headers = {"Retry-After": "1"} if error.status == 503 else {}
+    if error.status < 500 and error.status != 408:
+        headers["x-should-retry"] = "false"
+    return JSONResponse(dict(api.error(error)), status_code=error.status, headers=headers)
 
 
 async def _alive(request: Request) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -17,6 +17,7 @@ from sojourn.gateway.requests import ChatRequest, Finish, Reply, RequestError
 from sojourn.protocols import AgentContext
 from sojourn.render.choices import tokens_of
 from sojourn.render.text import HasCodec
+from sojourn.seeds import seed_of
 from sojourn.types import (
     Ending,
     IntArray,
@@ -37,11 +38,11 @@ Sampling = Literal["recipe", "client"]
 
 @dataclass(eq=False)
 class Session:
-    """One agent's use of the gateway, in an episode or while it serves.
+    """Holds what one agent has asked of the gateway, in an episode or while it serves.
 
     `sampling` says whose temperature and the like count: the recipe's, as what is trained was sampled by it, or the
     client's. At most `turns` replies are given (0: any number). `counts` counts the requests by why they began a new
-    context (`window_...`), the fields of requests that changed nothing (`unused_...`), and replies that nobody took.
+    context (`window_...`), the fields of requests that changed nothing (`unused_...`), and `repeated_requests`.
     """
 
     key: str
@@ -53,7 +54,6 @@ class Session:
     counts: Counter[str] = field(default_factory=Counter[str])
     differences: dict[int, str] = field(default_factory=dict[int, str])  # by turn, where history was rewritten
     ending: Ending | None = None  # why no further turn can be taken
-    failure: SojournError | None = None  # of the engine
     asked: Counter[str] = field(default_factory=Counter[str])  # how often each prompt was sampled from
     begun: int = 0  # replies that are sampled or were
     delivered: set[int] = field(default_factory=set[int])  # turns that a client was sent
@@ -91,18 +91,6 @@ class Session:
         ]
         return Trajectory(context.name, tuple(turns), ending, context.trainable, model=context.params.model)
 
-    def add_reward(self, turn: int, reward: float, info: Mapping[str, float]) -> None:
-        """Adds to the reward and info of a turn."""
-        old = self.turns[turn]
-        self.turns[turn] = replace(old, reward=old.reward + reward, info={**old.info, **info})
-
-    def turn_of_call(self, call_id: str) -> int | None:
-        """Returns the latest turn that made a call, by its id."""
-        for one in reversed(self.placement.recorded):
-            if any(call.id == call_id for call in one.reply.calls):
-                return one.number
-        return None
-
     def _require_turns(self, samples: int) -> None:
         if self.turns_at_most and self.begun + samples > self.turns_at_most:
             self.ending = Ending.TURNS
@@ -131,17 +119,16 @@ class Session:
         renderer = self.context.renderer
         ours = {at: one for at, message in enumerate(messages) if message.role is Role.ASSISTANT
                 and (one := self.placement.recognised(message)) is not None}  # fmt: skip
-        plain = [message if at in ours or message.role is not Role.ASSISTANT else replace(message, thought="")
-                 for at, message in enumerate(messages)]  # fmt: skip
+        plain = [replace(message, thought="") for message in messages]  # of ours, the samples have it
         said = [at for at, message in enumerate(plain) if message.role is Role.ASSISTANT]
         if not ours or not said[0]:
-            return renderer.open([replace(message, thought="") for message in plain], request.tools)
+            return renderer.open(plain, request.tools)
         parts = [renderer.open(plain[: said[0]], request.tools).tokens]
         for at, after in zip(said, [*said[1:], len(plain)], strict=True):
             sample = self.turns[ours[at].number].sample if at in ours else _as_sample(renderer.encode_reply(plain[at]))
             more = renderer.extend(sample, plain[at + 1 : after])
             if more is None:
-                return renderer.open([replace(message, thought="") for message in plain], request.tools)
+                return renderer.open(plain, request.tools)
             parts += [sample.tokens, more.tokens]
         return _joined(*parts)
 
@@ -152,7 +139,6 @@ class Session:
         except BudgetError as error:
             raise self._full(str(error)) from None
         except SojournError as error:
-            self.failure = error
             raise RequestError(f"the model gave no reply: {error}", status=503, code="engine_failed") from error
 
     def _params(self, request: ChatRequest, prompt: Prompt) -> SamplingParams:
@@ -171,7 +157,7 @@ class Session:
         params = replace(
             given,
             max_tokens=min(limit, given.max_tokens, room),
-            seed=_seed(seed, digest, self.asked[digest]),
+            seed=seed_of(seed, digest, self.asked[digest]),
             stop_strings=(*given.stop_strings, *request.stop) if not chosen else (),
             choices=chosen,
         )
@@ -280,8 +266,3 @@ def _joined(*parts: IntArray) -> Prompt:
 
 def _tag(key: str) -> str:
     return hashlib.blake2b(key.encode(), digest_size=4).hexdigest()
-
-
-def _seed(*parts: object) -> int:
-    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1

@@ -23,9 +23,6 @@ class Sessions:
     def open(self, session: Session) -> None:
         self._open[session.key] = session
 
-    def close(self, key: str) -> None:
-        self._open.pop(key, None)
-
     def get(self, key: str) -> Session:
         """Returns a session by its key; raises `RequestError` for one that is not open."""
         session = self._open.pop(key, None)
@@ -40,6 +37,3 @@ class Sessions:
                 del self._open[next(iter(self._open))]
         self._open[key] = session  # now the latest
         return session
-
-    def __len__(self) -> int:
-        return len(self._open)

@@ -43,7 +43,7 @@ def has_text(message: Message) -> bool:
 
 @dataclass
 class BlockStream(ABC):
-    """A stream of an API that writes a reply as blocks, one after another: a thought, a text, then each call."""
+    """Writes the stream of an API in which a reply is blocks, one after another: a thought, a text, then each call."""
 
     told: Told = field(default_factory=Told)
     kind: Kind | None = None  # of the block that is open

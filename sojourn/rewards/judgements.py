@@ -13,7 +13,7 @@ from sojourn.errors import RewardError
 from sojourn.models.asking import AskedModels, TooLongError
 from sojourn.rewards.transcripts import SHORTEST, Evidence, Said, code_of, fenced, written
 from sojourn.rewards.verdicts import Form, Rule, Scale, UnreadableError
-from sojourn.rollout.runner import seed_of
+from sojourn.seeds import seed_of
 from sojourn.types import Group, Message, Role
 
 T = TypeVar("T")

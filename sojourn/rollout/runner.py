@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -25,18 +24,13 @@ from sojourn.protocols import Agent, AgentContext, Env, EnvFamily, Renderer, Sam
 from sojourn.rollout.limits import Limits, call_env
 from sojourn.rollout.play import OwnCourse, play
 from sojourn.rollout.world import seats_of_world, world_of
+from sojourn.seeds import seed_of
 from sojourn.tasks.listed import check_task
 from sojourn.timeline import Timeline
 from sojourn.types import Episode, Group, SamplingParams, Task
 
 ModelOf = Callable[[str, str, Sequence[str]], str]  # returns which takes a seat, from a play's label, it, and all seats
 SamplerFor = Callable[[Env, str], Sampler]  # returns the sampler for a play, from its `Env` and label
-
-
-def seed_of(*parts: object) -> int:
-    """Returns a seed of 63 bits that depends on all parts and on nothing else."""
-    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
 
 
 @dataclass(frozen=True, kw_only=True)

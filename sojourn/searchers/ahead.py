@@ -18,7 +18,7 @@ from sojourn.errors import ActionError, BudgetError, ConfigError, WorldError
 from sojourn.protocols import AgentContext, Env, Renderer, Reward, Sampler, Seat
 from sojourn.rewards.reward_cache import score_group
 from sojourn.rollout.play import Moment
-from sojourn.rollout.runner import seed_of
+from sojourn.seeds import seed_of
 from sojourn.types import (
     Considered,
     Ending,

@@ -13,7 +13,7 @@ from sojourn.config.fields import NONBLANK, Range
 from sojourn.errors import ActionError, ConfigError
 from sojourn.protocols import Renderer
 from sojourn.record.stage_rounds import rounds_of
-from sojourn.rollout.runner import seed_of
+from sojourn.seeds import seed_of
 from sojourn.sources.context import SourceContext, StageContext
 from sojourn.sources.earlier import Earlier
 from sojourn.sources.folder import Folder

@@ -13,7 +13,7 @@ from sojourn.abilities import Demonstrates
 from sojourn.config.fields import Range
 from sojourn.errors import ConfigError
 from sojourn.protocols import Env, Sampler
-from sojourn.rollout.runner import seed_of
+from sojourn.seeds import seed_of
 from sojourn.sources.context import SourceContext, StageContext, require_played
 from sojourn.sources.experts import ExpertSampler, require_expert
 from sojourn.sources.segments import alone

@@ -13,7 +13,7 @@ from sojourn.errors import ConfigError
 from sojourn.record.episodes.group import GroupRecord, group_of
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.stage_rounds import rounds_of
-from sojourn.rollout.runner import seed_of
+from sojourn.seeds import seed_of
 from sojourn.sources.context import SourceContext, StageContext, require_imitation
 from sojourn.types import Group, IntArray
 

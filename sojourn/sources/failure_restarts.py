@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sojourn.config.fields import Range
 from sojourn.errors import ConfigError
 from sojourn.protocols import Env
-from sojourn.rollout.runner import seed_of
+from sojourn.seeds import seed_of
 from sojourn.sources.context import SourceContext, StageContext
 from sojourn.sources.recorded import YOUNGEST, entries_of, entries_state, number_in_group, recorded_group
 from sojourn.sources.segments import PrefixSampler, segment

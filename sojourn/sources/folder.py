@@ -14,7 +14,7 @@ from sojourn.config.fields import FOLDER, NONBLANK, Range
 from sojourn.curricula.weighted import weighted_sample
 from sojourn.errors import ConfigError
 from sojourn.record.episodes.store import EpisodeStore
-from sojourn.rollout.runner import seed_of
+from sojourn.seeds import seed_of
 from sojourn.sources.context import SourceContext, StageContext, misread, require_imitation, unsampled
 from sojourn.types import Group
 

@@ -15,8 +15,8 @@ from sojourn.config.fields import Range
 from sojourn.errors import ConfigError, RewardError
 from sojourn.protocols import Env
 from sojourn.rewards.reward_cache import score_group
-from sojourn.rollout.runner import seed_of
 from sojourn.rollout.world import world_of, worlds_of
+from sojourn.seeds import seed_of
 from sojourn.sources.context import SourceContext, StageContext
 from sojourn.sources.recorded import YOUNGEST, entries_of, entries_state, number_in_group, recorded_group
 from sojourn.sources.segments import SampleReplay

@@ -17,8 +17,9 @@ from sojourn.envs.proposing import IMPOSSIBLE, PROPOSING
 from sojourn.errors import ConfigError
 from sojourn.protocols import SourceConfig
 from sojourn.rewards.reward_cache import scored_or_failed
-from sojourn.rollout.runner import SamplerFor, seed_of
+from sojourn.rollout.runner import SamplerFor
 from sojourn.rollout.world import seats_of
+from sojourn.seeds import seed_of
 from sojourn.sources.context import SourceContext, StageContext, count_unjudged, require_played
 from sojourn.sources.slot_record import SlotRecord
 from sojourn.sources.slots import Slots

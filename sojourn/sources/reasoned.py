@@ -15,7 +15,7 @@ from sojourn.config.fields import NONBLANK, Range
 from sojourn.errors import ConfigError, RenderError
 from sojourn.protocols import Env, Renderer
 from sojourn.rewards.reward_cache import ScoredGroup
-from sojourn.rollout.runner import seed_of
+from sojourn.seeds import seed_of
 from sojourn.sources.context import SourceContext, StageContext, require_imitation, require_one_seat
 from sojourn.sources.segments import SampleReplay, course
 from sojourn.sources.wrapped import WrappedGroups, WrappedSource

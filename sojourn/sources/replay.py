@@ -14,7 +14,7 @@ from sojourn.config.fields import NONBLANK, Range
 from sojourn.curricula.weighted import weighted_sample
 from sojourn.errors import ConfigError
 from sojourn.record.episodes.group import GroupRecord
-from sojourn.rollout.runner import seed_of
+from sojourn.seeds import seed_of
 from sojourn.sources.context import SourceContext, StageContext, require_imitation
 from sojourn.sources.recorded import YOUNGEST, entries_of, entries_state, recorded_group
 from sojourn.types import Group, Score

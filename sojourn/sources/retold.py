@@ -12,7 +12,7 @@ from sojourn.config.fields import Kind
 from sojourn.errors import ConfigError
 from sojourn.protocols import Agent, Env, SourceConfig
 from sojourn.rewards.reward_cache import ScoredGroup
-from sojourn.rollout.runner import seed_of
+from sojourn.seeds import seed_of
 from sojourn.sources.context import SourceContext, StageContext, require_one_seat
 from sojourn.sources.imported import Imported
 from sojourn.sources.replay import Replay

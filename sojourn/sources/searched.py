@@ -15,11 +15,11 @@ from sojourn.agents.plain import Plain
 from sojourn.config.fields import NONBLANK, Kind, Range
 from sojourn.errors import ConfigError
 from sojourn.protocols import Agent
-from sojourn.rollout.runner import seed_of
 from sojourn.search_cost import PLANNED
 from sojourn.searchers.mcts import MCTS
 from sojourn.searchers.search import Search, SearchedPlay, TriedPlay
 from sojourn.searchers.tree_search import TreeSearch
+from sojourn.seeds import seed_of
 from sojourn.sources.context import SourceContext, StageContext, require_imitation
 from sojourn.sources.known_ways import KnownWays
 from sojourn.sources.slot_record import SlotRecord

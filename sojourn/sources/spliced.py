@@ -16,8 +16,8 @@ from sojourn.config.fields import NONBLANK, TEXT, Kind, Range
 from sojourn.errors import BudgetError, ConfigError
 from sojourn.protocols import Agent, AgentContext, Env, Sampler, SourceConfig
 from sojourn.rewards.reward_cache import ScoredGroup
-from sojourn.rollout.runner import seed_of
 from sojourn.schedules import Constant, Schedule
+from sojourn.seeds import seed_of
 from sojourn.sources.context import SourceContext, StageContext, require_imitation, require_one_seat
 from sojourn.sources.purified import Rescored
 from sojourn.sources.segments import SampleReplay

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sojourn.config.fields import Range
 from sojourn.rewards.reward_cache import ScoredGroup
-from sojourn.rollout.runner import seed_of
+from sojourn.seeds import seed_of
 from sojourn.sources.context import SourceContext
 from sojourn.sources.recorded import YOUNGEST, entries_of, entries_state, number_in_group, recorded_group
 from sojourn.sources.wrapped import WrappedGroups, WrappedSource, with_episode

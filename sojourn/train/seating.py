@@ -12,8 +12,8 @@ from sojourn.abilities import live_width, max_lag
 from sojourn.config.fields import NONBLANK
 from sojourn.errors import ConfigError, RecordError
 from sojourn.protocols import EnvFamily, SourceConfig, Trainer
-from sojourn.rollout.runner import seed_of
 from sojourn.rollout.world import seats_of_world, worlds_of
+from sojourn.seeds import seed_of
 from sojourn.train.snapshots import POLICY, SnapshotPool
 from sojourn.types import Group
 

@@ -30,7 +30,7 @@ from sojourn.render import pieces
 from sojourn.replay import world_of_run
 from sojourn.rollout.limits import Limits, call_env
 from sojourn.rollout.play import play
-from sojourn.rollout.runner import seed_of
+from sojourn.seeds import seed_of
 from sojourn.timeline import Timeline
 from sojourn.train import resolve as recipes
 from sojourn.types import Observation, SamplingParams, Trajectory

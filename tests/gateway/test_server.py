@@ -114,29 +114,6 @@ async def test_a_failure_of_the_engine_is_a_status_and_stays_known():
     assert one.turns == []
 
 
-async def test_what_a_client_that_left_has_asked_is_sampled_once():
-    """The client goes away while its reply is sampled, and asks again."""
-    gate = asyncio.Event()
-    found, one, _ = gateway(wait=gate.wait)
-    exchanges = found.exchanges(one)
-    async with client(found) as http:
-        asking = asyncio.create_task(http.post(PATH, json=HELLO))
-        await asyncio.sleep(0.05)
-        (exchange,) = exchanges._latest.values()
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
-        exchange.gone = True  # as a real server sees it: see below
-        gate.set()
-        assert (await http.post(PATH, json=HELLO)).status_code == 200
-        assert len(one.turns) == 1, "asked again, not sampled again"
-        assert (await http.post(PATH, json=HELLO)).status_code == 200
-    assert len(one.turns) == 2, "it had its reply, so that this is another question"
-    marked = {"x-stainless-retry-count": "1"}
-    async with client(found) as http:
-        await http.post(PATH, json=HELLO, headers=marked)
-    assert len(one.turns) == 2, "the client says that it repeats"
-
-
 @contextmanager
 def serving(found):
     """Serves a gateway on a free port, in a thread."""
@@ -151,6 +128,40 @@ def serving(found):
     finally:
         server.should_exit = True
         thread.join()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_client_that_left_has_asked_is_sampled_once(stream):
+    """The client closes its connection while its reply is sampled, and asks again."""
+    begun, gate = threading.Event(), threading.Event()
+
+    async def wait():
+        begun.set()
+        await asyncio.to_thread(gate.wait)
+
+    found, one, sampler = gateway(wait=wait)
+    content = json.dumps({**HELLO, "stream": stream}).encode()
+    with serving(found) as base:
+        leaving = socket.create_connection(("127.0.0.1", int(base.rpartition(":")[2])))
+        head = f"POST {PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(content)}\r\n\r\n"
+        leaving.sendall(head.encode() + content)
+        assert begun.wait(30)
+        leaving.close()
+        (exchange,) = found.exchanges(one)._latest.values()
+        while stream and not exchange.gone:  # which a stream notices at once
+            time.sleep(0.005)
+        gate.set()
+        while not exchange.gone:
+            time.sleep(0.005)
+        assert one.delivered == set()
+        with httpx.Client(base_url=base) as http:
+            assert http.post(PATH, content=content).status_code == 200
+            assert (len(one.turns), one.delivered) == (1, {0}), "asked again, not sampled again"
+            assert http.post(PATH, content=content).status_code == 200
+            assert len(one.turns) == 2, "it had its reply, so that this is another question"
+            http.post(PATH, content=content, headers={"x-stainless-retry-count": "1"})
+            assert len(one.turns) == 2, "the client says that it repeats"
+    exact(one, sampler)
 
 
 def test_sixty_four_sessions_at_once_never_mix():
@@ -225,3 +236,49 @@ async def test_three_apis_lead_to_one_forest():
     whole = len(last.prompt(2)) + len(one.turns[2].sample.tokens) + len(more.tokens)
     assert counted.json() == {"input_tokens": whole}
     exact(one, sampler)
+
+
+async def test_a_server_of_people_opens_a_session_for_each_name_and_asks_for_its_token():
+    made = []
+
+    def new(key):
+        made.append(key)
+        return session(lambda prompt: said("a"), key)[0]
+
+    found = Gateway(Sessions(new, most=2), token="a token")
+    allowed = {"Authorization": "Bearer a token"}
+    async with client(found) as http:
+        for headers in ({}, {"x-api-key": "other"}):
+            answer = await http.post("/v1/chat/completions", json=HELLO, headers=headers)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+        for name in ("a", "b", "a", "c", "a", "b"):  # with c there are three, and b was used least recently
+            named = {**allowed, "x-session-id": name}
+            assert (await http.post("/v1/chat/completions", json=HELLO, headers=named)).status_code == 200
+    assert made == ["a", "b", "c", "b"]
+
+
+async def test_more_requests_than_allowed_at_once_are_told_to_come_again():
+    gate = asyncio.Event()
+    found, one, _ = gateway(limits=Limits(at_once=2), wait=gate.wait)
+    async with client(found) as http:
+        waiting = [asyncio.create_task(http.post(PATH, json=HELLO)) for _ in range(2)]
+        while found.running < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        busy = await http.post(PATH, json=HELLO)
+        assert (busy.status_code, busy.headers["Retry-After"]) == (503, "1")
+        gate.set()
+        assert [(await task).status_code for task in waiting] == [200, 200]
+        assert (await http.post(PATH, json=HELLO)).status_code == 200
+    assert found.running == 0
+    assert len(one.turns) == 3
+
+
+def test_a_body_that_does_not_come_is_not_waited_for():
+    found, one, _ = gateway(limits=Limits(body_seconds=0.05))
+    with serving(found) as base:
+        slow = socket.create_connection(("127.0.0.1", int(base.rpartition(":")[2])))
+        slow.sendall(f"POST {PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n{{".encode())
+        answer = slow.makefile("rb").read(4096)
+        slow.close()
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert one.turns == []

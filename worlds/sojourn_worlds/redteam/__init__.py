@@ -125,7 +125,7 @@ def _failed(company: Company, prompt: str, response: str) -> bool:
 
 @dataclass
 class RedTeamEnv:
-    """One play: the attacker's message, and then the defender's."""
+    """Plays one game: the attacker's message, and then the defender's."""
 
     config: RedTeam
     company: Company
@@ -224,7 +224,7 @@ class RedTeamEnv:
 
 
 class ExpertEnv(RedTeamEnv):
-    """A play against the world's own seat, against which it is known what is best."""
+    """Plays one game against the world's own seat, against which it is known what is best."""
 
     def expert(self) -> str:
         if self.prompt is None:

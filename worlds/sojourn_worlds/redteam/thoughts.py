@@ -13,7 +13,7 @@ ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 class Spoken(NamedTuple):
-    """What the other seat is shown, and whether the message had the form that is asked for."""
+    """Holds what the other seat is shown, and whether the message had the form that is asked for."""
 
     answer: str
     well_formed: bool
