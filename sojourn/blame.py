@@ -15,10 +15,11 @@ process ends, too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from sojourn.abilities import ClosableSeat
 from sojourn.errors import ActionError, ConfigError, LostPlayError, WorldError
 from sojourn.event_loop import cancelled
 from sojourn.protocols import Env
@@ -98,3 +99,10 @@ async def close(env: Env, call: EnvCall) -> BaseException | None:
             raise
         return error
     return None
+
+
+async def close_seats(seats: Iterable[object]) -> None:
+    """Closes those seats of a play that hold something."""
+    for seat in seats:
+        if isinstance(seat, ClosableSeat):
+            await seat.close()

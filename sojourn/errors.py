@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from sojourn.secrets import masked
+from sojourn.types import Ending
 
 LONGEST_FAILURE = 4_000  # characters
 LONGEST_TRACEBACK = 12_000
@@ -95,7 +96,11 @@ class NoActionError(SojournError):
 
 
 class BudgetError(SojournError):
-    """The agent ran out of tokens: the context cannot take another turn."""
+    """The agent takes no further turn: the context has no room for one, or what `ending` says."""
+
+    def __init__(self, message: str, ending: Ending = Ending.TOKENS) -> None:
+        super().__init__(message)
+        self.ending = ending
 
 
 def leaf(error: BaseException) -> BaseException:

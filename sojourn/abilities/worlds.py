@@ -275,6 +275,24 @@ class ForkableSeat(Protocol):
 
 
 @runtime_checkable
+class ActsByProgram(Protocol):
+    """An agent whose seats begin programs that ask the model when and for what they like (`program` says which).
+
+    Nothing else can take such a seat's samples, tell its prompts before it plays, or copy it.
+    """
+
+    @property
+    def program(self) -> str: ...
+
+
+@runtime_checkable
+class ClosableSeat(Protocol):
+    """A seat that holds what must be closed when its play is over, such as a process."""
+
+    async def close(self) -> None: ...
+
+
+@runtime_checkable
 class LooksAhead(Protocol):
     """An agent whose seats try actions in copies of their play before they act.
 

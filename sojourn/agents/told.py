@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sojourn.abilities import ForkableSeat, HasSubAgents, LooksAhead
+from sojourn.abilities import ActsByProgram, ForkableSeat, HasSubAgents, LooksAhead
 from sojourn.errors import ActionError, ConfigError
 from sojourn.protocols import Agent, AgentContext, Seat
 from sojourn.types import Ending, Message, Observation, Role, Trajectory
@@ -70,6 +70,11 @@ def ended(messages: tuple[Message, ...], role: Role, text: str) -> tuple[Message
 def require_base(base: Agent) -> None:
     """Raises `ValueError` for an agent that acts for no other one: one that searches, as only the one that the run has
     is given copies of its play, and one that calls others, whose trajectories would be lost."""
+    if isinstance(base, ActsByProgram):
+        raise ValueError(
+            f"base = {type(base).__name__} is a program, which reads no more than its task: name it as the run's own "
+            "agent"
+        )
     if isinstance(base, LooksAhead):
         raise ValueError(
             f"base = {type(base).__name__} searches, which only the run's own agent can: name that one first, with "

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sojourn.abilities import sub_agent_models
+from sojourn.abilities import ActsByProgram, sub_agent_models
 from sojourn.errors import ConfigError
 from sojourn.files import read_text
 from sojourn.protocols import AgentContext, EnvFamily
@@ -89,6 +89,11 @@ class CheckpointOperator:
 
     async def open(self, family: EnvFamily, limits: Limits) -> None:
         recipe = recipes.load(self.run).recipe
+        if isinstance(recipe.agent, ActsByProgram):
+            raise ConfigError(
+                f"--operator {self.run}: {recipe.agent.program} acts in it, which takes no part in matches: evaluate "
+                "the run instead (sojourn eval), or name another operator"
+            )
         if sub_agent_models(recipe.agent):
             raise ConfigError(
                 f"--operator {self.run}: its agent {type(recipe.agent).__name__} calls other agents, of which a match "

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from sojourn.gateway.bodies import LOCAL, Limits, json_object, read_body, require_local_origin
 from sojourn.gateway.chat_completions import ChatCompletions
 from sojourn.gateway.exchange import Exchange, Exchanges
 from sojourn.gateway.messages import Messages
@@ -31,17 +31,6 @@ APIS: dict[str, Api] = {"chat/completions": CHAT, "responses": Responses(), "mes
 SESSION_HEADERS = ("x-session-id", "session-id", "x-claude-code-session-id")
 KEEPALIVE_S = 10.0  # between two signs of life while a reply is sampled
 KEEPALIVE = ": keepalive\n"
-LOCAL = ("localhost", "127.0.0.1", "::1")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Bounds what a client may ask of the gateway: the bytes of a body, the seconds in which it must have sent it, and
-    the requests that are answered at once, beyond which others are told to come again."""
-
-    body_bytes: int = 64 << 20
-    body_seconds: float = 60.0
-    at_once: int = 1024
 
 
 @dataclass
@@ -60,8 +49,8 @@ class Gateway:
     running: int = 0
     _exchanges: weakref.WeakKeyDictionary[Session, Exchanges] = field(default_factory=weakref.WeakKeyDictionary)
 
-    def app(self, hosts: Sequence[str] = (*LOCAL, "[::1]")) -> Starlette:
-        """Returns the server's application, which answers to these names of its host."""
+    def app(self, hosts: Sequence[str] = (*LOCAL, "[::1]"), more: Sequence[Route] = ()) -> Starlette:
+        """Returns the server's application, which answers to these names of its host, with `more` paths."""
         routes = [Route(path, _alive, methods=["GET", "HEAD"]) for path in ("/", "/s/{session}", "/health")]
         for prefix in ("/v1", "/s/{session}/v1"):
             routes += [Route(f"{prefix}/{path}", self._handler(api, self._answer), methods=["POST"])
@@ -69,7 +58,8 @@ class Gateway:
             counts = self._handler(MESSAGES, self._count)
             routes.append(Route(f"{prefix}/messages/count_tokens", counts, methods=["POST"]))
             routes.append(Route(f"{prefix}/models", self._handler(CHAT, self._models)))
-        return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))])
+        guard = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
+        return Starlette(routes=[*routes, *more], middleware=[guard])
 
     def exchanges(self, session: Session) -> Exchanges:
         if session not in self._exchanges:
@@ -78,8 +68,7 @@ class Gateway:
 
     def session_of(self, request: Request) -> Session:
         """Returns the session of a request; raises `RequestError` where it may not have one."""
-        if (origin := request.headers.get("origin")) and not _is_local(origin):
-            raise RequestError(f"the page {origin} may not use this server", status=403, code="origin")
+        require_local_origin(request)
         key = request.path_params.get("session")
         if key is not None:
             return self.sessions.get(key)
@@ -112,7 +101,7 @@ class Gateway:
     async def _count(self, api: Api, request: Request) -> Response:
         """Tells how many tokens the prompt of a request of Anthropic's API has."""
         session = self.session_of(request)
-        asked = api.read(_json(await _body(request, self.limits)))
+        asked = api.read(json_object(await read_body(request, self.limits)))
         return JSONResponse(dict(MESSAGES.counted(session.prompt_tokens(asked))))
 
     async def _answer(self, api: Api, request: Request) -> Response:
@@ -123,8 +112,8 @@ class Gateway:
                 status=503, code="busy",
             )  # fmt: skip
         with self._counted():
-            body = await _body(request, self.limits)
-            asked = api.read(_json(body))
+            body = await read_body(request, self.limits)
+            asked = api.read(json_object(body))
             if asked.stream and asked.samples > 1:
                 raise RequestError(f"n = {asked.samples} with stream = true: expected n = 1, or no stream", param="n")
             retried = request.headers.get("x-stainless-retry-count", "0") not in ("0", "")
@@ -181,41 +170,3 @@ def _refused(api: Api, error: RequestError) -> Response:
 
 async def _alive(request: Request) -> Response:
     return JSONResponse({"status": "ok"})
-
-
-async def _body(request: Request, limits: Limits) -> bytes:
-    """Returns the body of a request, which has bounds in bytes and in time."""
-    parts, size = [], 0
-    too_large = RequestError(
-        f"the body has more than {limits.body_bytes} bytes: expected fewer", status=413, code="too_large"
-    )
-    if (length := request.headers.get("content-length", "0")).isdigit() and int(length) > limits.body_bytes:
-        raise too_large
-    try:
-        async with asyncio.timeout(limits.body_seconds):
-            async for part in request.stream():
-                parts.append(part)
-                size += len(part)
-                if size > limits.body_bytes:
-                    raise too_large
-    except TimeoutError:
-        raise RequestError(
-            f"the body did not come within {limits.body_seconds:g} s", status=408, code="timeout"
-        ) from None
-    return b"".join(parts)
-
-
-def _json(body: bytes) -> Mapping[str, Any]:
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"the body is no JSON ({str(error)[:80]}): expected an object") from None
-    if not isinstance(value, dict):
-        raise RequestError("the body is no JSON object: expected one")
-    return value
-
-
-def _is_local(origin: str) -> bool:
-    host = origin.partition("://")[2]
-    host = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    return host in LOCAL

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
 from sojourn.errors import ActionError, BudgetError, RenderError, SojournError
-from sojourn.gateway.placement import Cause, Place, Placement, Recorded
+from sojourn.gateway.placement import Cause, Place, Placement, Recorded, plain_id
 from sojourn.gateway.requests import ChatRequest, Finish, Reply, RequestError
 from sojourn.protocols import AgentContext
 from sojourn.render.choices import tokens_of
@@ -34,6 +34,7 @@ from sojourn.types import (
 )
 
 Sampling = Literal["recipe", "client"]
+SETTLE_S = 0.01
 
 
 @dataclass(eq=False)
@@ -54,6 +55,7 @@ class Session:
     counts: Counter[str] = field(default_factory=Counter[str])
     differences: dict[int, str] = field(default_factory=dict[int, str])  # by turn, where history was rewritten
     ending: Ending | None = None  # why no further turn can be taken
+    failure: Exception | None = None  # of the engine, for the latest reply
     asked: Counter[str] = field(default_factory=Counter[str])  # how often each prompt was sampled from
     begun: int = 0  # replies that are sampled or were
     delivered: set[int] = field(default_factory=set[int])  # turns that a client was sent
@@ -76,6 +78,11 @@ class Session:
             raise failed[0]
         return replies
 
+    async def settled(self) -> None:
+        """Waits until all replies that were begun are turns, as those are whose client has left."""
+        while self.begun > len(self.turns):  # noqa: ASYNC110 - rare, and short
+            await asyncio.sleep(SETTLE_S)
+
     def prompt_tokens(self, request: ChatRequest) -> int:
         """Returns how many tokens the prompt of a request has; nothing is sampled."""
         messages = _readable(request)
@@ -90,6 +97,24 @@ class Session:
             for number, turn in enumerate(self.turns)
         ]
         return Trajectory(context.name, tuple(turns), ending, context.trainable, model=context.params.model)
+
+    def add_reward(self, number: int, reward: float, info: Mapping[str, float], state: str | None = None) -> None:
+        """Adds to the reward and the info of a turn, and says in which state of the world it acted."""
+        turn = self.turns[number]
+        state = turn.state if state is None else state
+        self.turns[number] = replace(turn, reward=turn.reward + reward, info={**turn.info, **info}, state=state)
+
+    def turn_of(self, action: Message, call_id: str = "") -> int:
+        """Returns the turn that an action carries out: the one with the call of this id, else the latest with such a
+        call, whatever the client put before the tool's name, else the latest. It is -1 where there is no turn."""
+        named = plain_id(call_id)
+        for one in reversed(self.placement.recorded):
+            if named and any(plain_id(call.id) == named for call in one.reply.calls):
+                return one.number
+        for one in reversed(self.placement.recorded):
+            if any(_carries_out(mine, call) for mine in action.calls for call in one.reply.calls):
+                return one.number
+        return len(self.turns) - 1
 
     def _require_turns(self, samples: int) -> None:
         if self.turns_at_most and self.begun + samples > self.turns_at_most:
@@ -135,11 +160,16 @@ class Session:
     async def _sampled(self, request: ChatRequest, prompt: Prompt) -> Sample:
         params = self._params(request, prompt)
         try:
-            return await self.context.sampler.sample(prompt, params)
+            sample = await self.context.sampler.sample(prompt, params)
         except BudgetError as error:
             raise self._full(str(error)) from None
-        except SojournError as error:
+        except Exception as error:
+            self.failure = error
+            if not isinstance(error, SojournError):
+                raise
             raise RequestError(f"the model gave no reply: {error}", status=503, code="engine_failed") from error
+        self.failure = None
+        return sample
 
     def _params(self, request: ChatRequest, prompt: Prompt) -> SamplingParams:
         """Returns how to sample a reply. Its seed follows from the session's, the prompt, and how often that was
@@ -195,6 +225,7 @@ class Session:
             context_messages=messages[:split], tools=request.tools if parent < 0 else (),
         )  # fmt: skip
         self.turns.append(turn)
+        self.ending = None  # where the client made room since
         self.placement.add(Recorded(number, (*messages, told), request.tools))
         known = len(prompt.tokens) - len(new.tokens)
         finish = _finish(sample, told, stop_string)
@@ -252,6 +283,10 @@ def _finish(sample: Sample, told: Message, stop_string: str) -> Finish:
     if told.calls:
         return "calls"
     return "length" if sample.stop is Stop.LENGTH else "stop"
+
+
+def _carries_out(action: ToolCall, call: ToolCall) -> bool:
+    return call.name.endswith(action.name) and call.arguments == action.arguments
 
 
 def _as_sample(tokens: Sequence[int]) -> Sample:

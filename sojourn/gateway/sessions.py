@@ -23,6 +23,9 @@ class Sessions:
     def open(self, session: Session) -> None:
         self._open[session.key] = session
 
+    def close(self, key: str) -> None:
+        self._open.pop(key, None)
+
     def get(self, key: str) -> Session:
         """Returns a session by its key; raises `RequestError` for one that is not open."""
         session = self._open.pop(key, None)

@@ -15,6 +15,7 @@ from enum import StrEnum
 from functools import partial
 from typing import NamedTuple
 
+from sojourn.abilities import ActsByProgram
 from sojourn.checks.env.play import difference
 from sojourn.config.registry import build, construct
 from sojourn.errors import ActionError, ConfigError, RecordError, SojournError
@@ -98,6 +99,8 @@ def _seat_of_run(run: RunFolder) -> SeatOfAsked:
     def seat(
         asked: Sequence[Exchange], trajectory: Trajectory, ends: bool, called: Sequence[Trajectory]
     ) -> RecordedSeat | AgentSeat:
+        if isinstance(agent, ActsByProgram):
+            raise NotReplayableError(f"{agent.program} acted, and no program acts the same way twice")
         sampled = any(len(turn.sample.tokens) for turn in trajectory.turns)  # not so by a model behind an endpoint
         return AgentSeat.of(agent, trajectory, params, called, asked) if sampled else RecordedSeat(trajectory, ends)
 

@@ -88,8 +88,8 @@ async def play(
         try:
             message = await seat.act(seen, None if keyed is None else keyed.state_key())
             result = await actions.step(observation.agent, message)
-        except BudgetError:
-            ending = Ending.TOKENS
+        except BudgetError as error:
+            ending = error.ending
             break
         except NoActionError:
             seat.add_reward(0.0, move)

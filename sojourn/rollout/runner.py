@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from sojourn.abilities import DrawsAll, HasLowestReward, LooksAhead, PlaysElsewhere, ValueModel, blobs_of, max_turns
 from sojourn.agents.conversation import AskedSeat
-from sojourn.blame import LOWEST, Blame, EpisodeCounts, close
+from sojourn.blame import LOWEST, Blame, EpisodeCounts, close, close_seats
 from sojourn.config.fields import Range
 from sojourn.errors import ConfigError, RankError, WorldError
 from sojourn.event_loop import cancelled, contained
@@ -178,6 +178,8 @@ class Runner:
             if not blame.closed:
                 await close(env, self._call)  # its error would hide this one
             raise
+        finally:
+            await close_seats(seats.values())
         attempt.trajectories, attempt.complete, attempt.failure = played, True, blame.failure
         if not blame.closed:
             await self._call(env.close)

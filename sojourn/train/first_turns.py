@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from sojourn.abilities import has_expert
+from sojourn.abilities import ActsByProgram, has_expert
 from sojourn.agents.plain import Plain
 from sojourn.envs.expert import expert_message
 from sojourn.errors import ActionError, BudgetError, ConfigError
@@ -58,7 +58,7 @@ class FirstTurns:
         return isinstance(self.recipe.agent, Plain) and self.recipe.agent.choices
 
     async def __call__(self, play: FirstPlay) -> None:
-        if self.renderer is not None:
+        if self.renderer is not None and not isinstance(self.recipe.agent, ActsByProgram):
             await self._act(play, self.renderer)
         if self.restricted and not self.listed.get(play.task.env, False):
             self.listed[play.task.env] = await self._may_list(play)

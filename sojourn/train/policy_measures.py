@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sojourn.abilities import LooksAhead, MeasuresPolicy
+from sojourn.abilities import ActsByProgram, LooksAhead, MeasuresPolicy
 from sojourn.agents.choice_probabilities import choice_probabilities
 from sojourn.config.registry import shown
 from sojourn.errors import ActionError, BudgetError, WorldError
@@ -28,7 +28,7 @@ async def policy_measures(components: Components) -> dict[str, float]:
     """Returns what the worlds measure of the policy that evaluations play; of several worlds, each name is followed by
     that of its world. It is empty where the agent searches, or does not sample among the actions that are listed."""
     recipe, agent = components.recipe, components.runner.agent
-    if isinstance(agent, LooksAhead) and recipe.evaluation.search:
+    if isinstance(agent, ActsByProgram) or (isinstance(agent, LooksAhead) and recipe.evaluation.search):
         return {}
     policy = SeatedPolicy(
         agent=agent,

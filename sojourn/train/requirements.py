@@ -40,6 +40,7 @@ from sojourn.sources.searched import Searched
 from sojourn.sources.slots import Slots
 from sojourn.train.early_stop import evaluations_within
 from sojourn.train.named_models import check_learning, check_names
+from sojourn.train.programs import check_programs
 from sojourn.train.recipe import CRITIC, Recipe, Stage
 from sojourn.train.reward_models import check_reward_models
 from sojourn.train.sub_agents import check_sub_agents
@@ -71,6 +72,7 @@ def check_needs(recipe: Recipe) -> None:
     check_names(recipe)
     _check_search(recipe)
     check_sub_agents(recipe)
+    check_programs(recipe)
     _check_lookahead(recipe)
     _check_critic(recipe)
     _check_recorded(recipe)

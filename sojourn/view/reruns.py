@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from sojourn.abilities import blobs_of, sub_agent_models
+from sojourn.abilities import ActsByProgram, blobs_of, sub_agent_models
 from sojourn.agents.text_seat import TextSeat
 from sojourn.arena.checkpoints import LoadedModel, load_model
 from sojourn.errors import ConfigError, RecordError, cause
@@ -242,6 +242,10 @@ class Reruns:
         await stack.enter_async_context(self._model.lock)
         rerun.set_state(State.LOADING)
         loaded = await self._model.load(*rerun.weights)
+        if isinstance(loaded.recipe.agent, ActsByProgram):
+            raise ConfigError(
+                f"{loaded.recipe.agent.program} acted, which nobody can have act from a turn on: act yourself instead"
+            )
         if sub_agent_models(loaded.recipe.agent):
             raise ConfigError(
                 f"the agent {type(loaded.recipe.agent).__name__} calls other agents, of which a re-run would show "

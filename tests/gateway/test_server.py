@@ -11,7 +11,8 @@ import httpx
 import pytest
 import uvicorn
 
-from sojourn.gateway.server import Gateway, Limits
+from sojourn.gateway.bodies import Limits
+from sojourn.gateway.server import Gateway
 from sojourn.gateway.sessions import Sessions
 from sojourn.types import Ending, ToolCall
 from tests.gateway_sessions import exact, said, session, user

@@ -39,7 +39,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sojourn.envs.sandbox.command import GROUP, PASSWD, python, sandbox_command
+from sojourn.envs.sandbox.command import GROUP, PASSWD, memory_file, python, sandbox_command
 from sojourn.envs.sandbox.groups import Group
 from sojourn.envs.sandbox.results import End, Limits, Result, format_result
 from sojourn.envs.sandbox.seccomp import program
@@ -104,9 +104,9 @@ class Sandbox:
     async def _open(self) -> None:
         info, info_write = os.pipe()
         os.set_blocking(info, False)
-        child_fds = [info_write, _memory_file(PASSWD), _memory_file(GROUP), _memory_file(_process_one())]
+        child_fds = [info_write, memory_file(PASSWD), memory_file(GROUP), memory_file(_process_one())]
         if rules := program():
-            child_fds.append(_memory_file(rules))
+            child_fds.append(memory_file(rules))
         line = sandbox_command(
             [python(), "-I", "-S", "-c", f"import os; exec(os.fdopen({child_fds[3]}).read())"],
             disk_bytes=self.limits.disk_bytes,
@@ -318,12 +318,3 @@ def _process_one() -> bytes:
         lines.append(f"sys.modules['{__name__}.{name}'] = module = type(sys)('{name}')")
         lines.append(f"exec(compile({text!r}, '{name}.py', 'exec'), module.__dict__)")
     return "\n".join([*lines, Path(__file__).with_name("inside.py").read_text()]).encode()
-
-
-def _memory_file(data: bytes) -> int:
-    """Returns a descriptor from which a child process reads these bytes. It is no pipe, as the bytes may not fit into
-    one."""
-    fd = os.memfd_create("sojourn")
-    os.write(fd, data)
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd

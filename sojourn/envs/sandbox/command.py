@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sojourn.config import plugins
@@ -26,10 +26,18 @@ def python() -> str:
 
 
 def sandbox_command(
-    argv: Sequence[str], *, disk_bytes: int, info: int, passwd: int, group: int, seccomp: int | None
+    argv: Sequence[str],
+    *,
+    disk_bytes: int,
+    passwd: int,
+    group: int,
+    info: int | None = None,
+    seccomp: int | None = None,
+    binds: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Returns the command line that runs `argv` in namespaces of its own; the integers are file descriptors for
-    bubblewrap: it writes to `info` and reads the others."""
+    bubblewrap: it writes to `info` and reads the others. `binds` are further files and folders that can be read inside,
+    by their paths outside, each with its path inside."""
     require_sandbox("a sandbox")
     line = []
     if os.geteuid() == 0:  # root's processes are not limited, and it keeps its rights
@@ -37,14 +45,17 @@ def sandbox_command(
         line += ["setpriv", "--reuid", number, "--regid", number, "--clear-groups", "--no-new-privs", "--"]
     line += ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns"]
     line += ["--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--die-with-parent", "--new-session"]
-    line += ["--as-pid-1", "--info-fd", str(info), "--ro-bind", "/usr", "/usr"]
+    line += ["--as-pid-1", *(["--info-fd", str(info)] if info is not None else []), "--ro-bind", "/usr", "/usr"]
     for path in map(Path, ("/bin", "/sbin", "/lib", "/lib64")):  # links into /usr, on most systems
         if path.is_symlink():
             line += ["--symlink", os.readlink(path), str(path)]
         elif path.exists():
             line += ["--ro-bind", str(path), str(path)]
+    binds = binds or {}
+    for outside, inside in binds.items():
+        line += ["--ro-bind", outside, inside]
     for folder in (PACKAGE.resolve(), *plugins.folders()):
-        if folder.is_relative_to("/usr"):  # the files of worlds hold tasks and their answers
+        if any(folder.is_relative_to(one) for one in ("/usr", *binds.values())):  # worlds hold tasks and answers
             hidden = ["--tmpfs", str(folder), "--remount-ro", str(folder)]
             line += ["--ro-bind", "/dev/null", str(folder)] if folder.is_file() else hidden
     line += ["--perms", "0755", "--dir", "/etc"]
@@ -80,3 +91,12 @@ def require_sandbox(world: str) -> None:
     if os.geteuid() == 0:
         require_program("setpriv", "util-linux", world)
     python()
+
+
+def memory_file(data: bytes) -> int:
+    """Returns a descriptor from which a child process reads these bytes. It is no pipe, as the bytes may not fit into
+    one."""
+    fd = os.memfd_create("sojourn")
+    os.write(fd, data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd

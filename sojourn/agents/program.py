@@ -1,0 +1,65 @@
+"""An agent that is a program of its own, which talks to the model over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from sojourn.agents.programs.process import InFolder, InSandbox
+from sojourn.agents.programs.seat import Bounds, ProgramSeat
+from sojourn.config.fields import Range
+from sojourn.protocols import AgentContext
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """Starts the `command` of a program for each episode, whose requests to the model become the turns that are
+    trained. It needs no change but its base URL.
+
+    The program finds the model at `OPENAI_BASE_URL` and `ANTHROPIC_BASE_URL`, the task in `SOJOURN_TASK` and the file
+    task.txt, and the world as a server of tools (MCP) at `SOJOURN_MCP_URL`, or over plain HTTP below `SOJOURN_URL`. In
+    `command`, `variables` (of its environment) and `files` (texts by their paths in its folder), these stand for their
+    values: {base_url}, {url}, {mcp_url}, {key}, {model}, {task}, {folder}.
+
+    The episode ends when the world says so, or when the program ends; then, `last_action` is performed first, if there
+    is one: a text, in which {reply} is the model's last reply, and {output} what the program printed. Replies are
+    sampled as the recipe says. The program has at most `replies` of them, and `seconds`. One that ends before the
+    first reply is a failure of the infrastructure; one that fails later has the info `program_failed`.
+
+    With `sandbox`, it has no network but the gateway, and sees /usr, the folders `read`, and an empty folder /task; it
+    may have `memory_bytes`, `disk_bytes` in /task, and `processes` at once. Without, it may do all that whoever trains
+    may do, as a command that starts a container must.
+    """
+
+    command: tuple[str, ...]
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    last_action: str = ""
+    replies: Annotated[int, Range(1)] = 64
+    seconds: Annotated[float, Range(above=0)] = 600.0
+    sandbox: bool = True
+    read: tuple[str, ...] = ()
+    memory_bytes: Annotated[int, Range(2**26)] = 2**31
+    disk_bytes: Annotated[int, Range(2**16)] = 2**28
+    processes: Annotated[int, Range(4)] = 256
+
+    def __post_init__(self) -> None:
+        if not self.command or not self.command[0].strip():
+            raise ValueError("command = []: expected a program and its arguments")
+        if self.read and not self.sandbox:
+            raise ValueError("read says what a sandbox shows, but sandbox = false: leave one of them out")
+
+    @property
+    def program(self) -> str:
+        return f"the program {self.command[0]!r}"
+
+    def seat(self, context: AgentContext) -> ProgramSeat:
+        run = InFolder(command=self.command, variables=self.variables, files=self.files)
+        if self.sandbox:
+            run = InSandbox(
+                command=self.command, variables=self.variables, files=self.files, read=self.read,
+                memory_bytes=self.memory_bytes, disk_bytes=self.disk_bytes, processes=self.processes,
+            )  # fmt: skip
+        bounds = Bounds(seconds=self.seconds, replies=self.replies, last_action=self.last_action)
+        return ProgramSeat(context, run, bounds)

@@ -1,0 +1,137 @@
+"""Runs a program as a process of its own, in a sandbox or in a folder of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sojourn.agents.programs.site import Exit, Job, Site
+from sojourn.envs.sandbox.command import GROUP, PASSWD, memory_file, python, sandbox_command
+from sojourn.errors import ConfigError
+
+PORT = 8088  # of the gateway, in a sandbox
+SOCKET = "/gateway"
+HELD_S = 5.0  # for which a process that left its group may keep the outputs open
+KEPT_BYTES = 1 << 16  # of the end of each output
+TASK_FILE = "task.txt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InFolder:
+    """Runs a command as the user who trains, in a new folder that is deleted afterwards."""
+
+    command: Sequence[str]
+    variables: Mapping[str, str]
+    files: Mapping[str, str]
+
+    async def __call__(self, site: Site) -> Exit:
+        job, folder = site.job, tempfile.mkdtemp(prefix="sojourn-program-")
+        try:
+            await asyncio.to_thread(_write, folder, files_of(job, self.files, folder))
+            command = [job.filled(part, folder=folder) for part in self.command]
+            own = {name: job.filled(value, folder=folder) for name, value in self.variables.items()}
+            variables = {**os.environ, **job.variables(), **own}
+            return await _run(command, variables, folder)
+        finally:
+            await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class InSandbox:
+    """Runs a command in a sandbox: namespaces of its own with /usr and the folders `read`, an empty /task and /tmp, an
+    unprivileged user, and no network but the gateway."""
+
+    command: Sequence[str]
+    variables: Mapping[str, str]
+    files: Mapping[str, str]
+    read: Sequence[str]
+    memory_bytes: int
+    disk_bytes: int
+    processes: int
+
+    async def __call__(self, site: Site) -> Exit:
+        told, folder = site.job.at(f"http://127.0.0.1:{PORT}"), "/task"
+        own = {name: told.filled(value, folder=folder) for name, value in self.variables.items()}
+        given = {
+            "command": [told.filled(part, folder=folder) for part in self.command],
+            "variables": {**told.variables(), **own},
+            "files": files_of(told, self.files, folder),
+            "port": PORT, "socket": SOCKET, "memory_bytes": self.memory_bytes, "processes": self.processes,
+        }  # fmt: skip
+        program, passwd, group = (memory_file(data) for data in (_inside(given), PASSWD, GROUP))
+        try:
+            line = sandbox_command(
+                [python(), "-I", "-S", "-c", f"import os; exec(os.fdopen({program}).read())"],
+                disk_bytes=self.disk_bytes,
+                passwd=passwd,
+                group=group,
+                binds={site.service.path: SOCKET, **{path: path for path in self.read}},
+            )
+            return await _run(line, {"PATH": os.environ.get("PATH", "/usr/bin:/bin")}, "/", (program, passwd, group))
+        finally:
+            for number in (program, passwd, group):
+                os.close(number)
+
+
+def files_of(job: Job, files: Mapping[str, str], folder: str) -> dict[str, str]:
+    """Returns the texts of a program's files by their paths, with the task in one of them."""
+    return {TASK_FILE: job.task, **{path: job.filled(text, folder=folder) for path, text in files.items()}}
+
+
+def _inside(given: Mapping[str, object]) -> bytes:
+    """Returns the program of process 1, with what it is given in place of its argument."""
+    text = Path(__file__).with_name("inside.py").read_text()
+    return f"import sys; sys.argv = ['', {json.dumps(given)!r}]\nexec({text!r})".encode()
+
+
+def _write(folder: str, files: Mapping[str, str]) -> None:
+    for path, text in files.items():
+        (target := Path(folder, path)).parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+
+
+async def _run(
+    command: Sequence[str], variables: Mapping[str, str], folder: str, descriptors: Sequence[int] = ()
+) -> Exit:
+    """Runs a command to its end, or to the end of the task that waits for it."""
+    pipe = asyncio.subprocess.PIPE
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True,
+            pass_fds=descriptors, cwd=folder, env=dict(variables),
+        )  # fmt: skip
+    except OSError as error:
+        raise ConfigError(f"agent.command: {command[0]!r} cannot be started ({error}): expected a program") from None
+    reading = [asyncio.create_task(_end_of(stream)) for stream in (process.stdout, process.stderr) if stream]
+    try:
+        await process.wait()
+        _kill(process.pid)
+        await asyncio.wait(reading, timeout=HELD_S)
+        output, errors = (task.result() if task.done() else "" for task in reading)
+        return Exit(process.returncode or 0, output, errors)
+    finally:
+        _kill(process.pid)  # also what it started
+        for task in reading:
+            task.cancel()
+        await asyncio.shield(process.wait())
+
+
+def _kill(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+
+
+async def _end_of(stream: asyncio.StreamReader) -> str:
+    """Reads an output to its end, and returns the last of it."""
+    kept = b""
+    while data := await stream.read(KEPT_BYTES):
+        kept = (kept + data)[-KEPT_BYTES:]
+    return kept.decode(errors="replace")

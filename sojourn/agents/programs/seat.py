@@ -1,0 +1,169 @@
+"""The seat of a program: its requests become turns, and what it does in the world are the seat's actions."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from asyncio import FIRST_COMPLETED
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from sojourn.agents.programs.site import Exit, Job, Run, Site
+from sojourn.errors import ActionError, BudgetError, InfrastructureError, SojournError
+from sojourn.gateway.service import running_service
+from sojourn.gateway.session import Session
+from sojourn.gateway.world_port import Action, WorldPort
+from sojourn.protocols import AgentContext
+from sojourn.types import Ending, Message, Observation, Role, Trajectory
+
+SHOWN = 400  # characters of a program's errors in a message
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Says how long a program may go on, in seconds and in replies of the model, and what it does in the world when it
+    ends by itself (a text, with placeholders)."""
+
+    seconds: float
+    replies: int
+    last_action: str
+
+
+@dataclass
+class Running:
+    """Holds a program that runs, with the session of its requests; it is ended at `deadline`, by the event loop's
+    clock."""
+
+    session: Session
+    site: Site
+    task: asyncio.Task[Exit]
+    deadline: float
+
+    async def action(self) -> Action | None:
+        """Waits for the program's next action, and returns None where it ended by itself. Raises `BudgetError` at the
+        deadline."""
+        loop = asyncio.get_running_loop()
+        asked = loop.create_task(self.site.port.next_action())
+        try:
+            await asyncio.wait({asked, self.task}, timeout=self.deadline - loop.time(), return_when=FIRST_COMPLETED)
+            if asked.done():
+                return asked.result()
+        finally:
+            asked.cancel()
+        if self.task.done():
+            return None
+        raise BudgetError("the program went on for as long as it may", Ending.TIME)
+
+
+@dataclass
+class ProgramSeat:
+    """A participant of one episode, for whom a program acts.
+
+    The program runs from the seat's first turn on. `act` waits for its next action, and the world's answer to that is
+    told to the program by the next `act`.
+    """
+
+    context: AgentContext
+    run: Run
+    bounds: Bounds
+    running: Running | None = None
+    turn: int = -1  # of the session, that the last action carried out
+    acted_last: bool = False  # whether `bounds.last_action` was performed
+    refused: Observation | None = None
+    pending_reward: float = 0.0
+    pending_info: dict[str, float] = field(default_factory=dict[str, float])
+
+    ends_when_malformed = False
+
+    async def act(self, observation: Observation, state: str | None = None) -> Message:
+        """Returns the next action of the program. Raises `BudgetError` where there is none any more."""
+        if self.running is None:
+            self.running = await self._start(observation)
+        elif observation is not self.refused:
+            self.running.site.port.show(observation)
+        session = self.running.session
+        action = await self.running.action()
+        if action is None:
+            await session.settled()
+            message, self.turn = self._last(self.running), len(session.turns) - 1
+        else:
+            message, self.turn = action.message, session.turn_of(action.message, action.call_id)
+        if self.turn >= 0 and state is not None:
+            session.add_reward(self.turn, 0.0, {}, state)
+        return message
+
+    def add_reward(self, reward: float, info: Mapping[str, float]) -> None:
+        """Adds to the turn whose action was carried out; what comes before the first turn is kept for it."""
+        if self.running is not None and self.turn >= 0:
+            self.running.session.add_reward(self.turn, reward, info)
+            return
+        self.pending_reward += reward
+        self.pending_info |= info
+
+    def refuse(self, error: ActionError, observation: Observation) -> Observation:
+        if self.running is not None:
+            self.running.site.port.refuse(str(error))
+        self.refused = replace(observation, system=(), messages=(Message(Role.USER, str(error)),))
+        return self.refused
+
+    def finish(self, ending: Ending) -> Trajectory:
+        context, session = self.context, self.running and self.running.session
+        pending = self.pending_reward, self.pending_info
+        if session is None or not session.turns:
+            return Trajectory(context.name, (), ending, context.trainable, *pending, model=context.params.model)
+        if any(pending):
+            session.add_reward(0, *pending)
+            self.pending_reward, self.pending_info = 0.0, {}
+        return session.trajectory(ending)
+
+    async def close(self) -> None:
+        """Ends the program."""
+        if self.running is not None:
+            site, task = self.running.site, self.running.task
+            site.port.close()
+            site.service.remove(site.job.key)
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _start(self, observation: Observation) -> Running:
+        service, key, loop = await running_service(), secrets.token_hex(16), asyncio.get_running_loop()
+        session = Session(key, self.context, turns_at_most=self.bounds.replies)
+        port = WorldPort(observation)
+        service.add(session, port)
+        job = Job(url=f"{service.url}/s/{key}", key=key, model=self.context.params.model, observation=observation)
+        site = Site(job, port, service)
+        return Running(session, site, loop.create_task(_run(self.run, site)), loop.time() + self.bounds.seconds)
+
+    def _last(self, running: Running) -> Message:
+        """Returns the action that is performed where a program has ended by itself."""
+        session, ended = running.session, running.task.result()
+        if session.failure is not None:
+            raise InfrastructureError(f"the model gave a program no reply: {session.failure}")
+        if not session.turns:
+            raise InfrastructureError(
+                f"the program ended before the model gave it a reply, with exit code {ended.code}{_told(ended)}: "
+                "expected one that asks the model at its base URL"
+            )
+        if ended.code:
+            session.add_reward(len(session.turns) - 1, 0.0, {"program_failed": 1.0})
+        if not self.bounds.last_action or self.acted_last:
+            raise BudgetError(f"the program ended, with exit code {ended.code}", session.ending or Ending.DONE)
+        self.acted_last = True
+        said = next((turn.message.text for turn in reversed(session.turns) if turn.message is not None), "")
+        last = running.site.job.filled(self.bounds.last_action, reply=said.strip(), output=ended.output.strip())
+        return Message(Role.ASSISTANT, last)
+
+
+async def _run(run: Run, site: Site) -> Exit:
+    """Runs a program; one of ours that raises has failed."""
+    try:
+        return await run(site)
+    except SojournError:
+        raise
+    except Exception as error:
+        return Exit(1, errors=f"{type(error).__name__}: {error}")
+
+
+def _told(ended: Exit) -> str:
+    text = (ended.errors or ended.output).strip()
+    return f": {text[-SHOWN:]}" if text else ""

@@ -1,0 +1,110 @@
+"""The gateway of a run: one server for all programs that act as agents in it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+import uvicorn
+
+from sojourn.errors import InfrastructureError
+from sojourn.gateway.bodies import Limits
+from sojourn.gateway.offering import Offering
+from sojourn.gateway.requests import RequestError
+from sojourn.gateway.server import Gateway
+from sojourn.gateway.session import Session
+from sojourn.gateway.sessions import Sessions
+from sojourn.gateway.world_port import WorldPort
+
+START_S = 60.0
+IDLE_S = 3600  # for which a client may keep a connection open that it does not use
+
+
+class Server(uvicorn.Server):
+    """A server within a program of ours, whose signals it leaves alone."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@dataclass(eq=False)
+class Service:
+    """Serves the sessions of programs on this machine: at `url`, for those that reach its network, and on the Unix
+    socket `path`. Each session is reached by its key alone."""
+
+    sessions: Sessions = field(default_factory=lambda: Sessions(most=1_000_000))
+    ports: dict[str, WorldPort] = field(default_factory=dict[str, WorldPort])
+    url: str = ""
+    path: str = ""
+    _starting: asyncio.Task[None] | None = None
+    _serving: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Starts the server, once. It ends with the event loop."""
+        if self._starting is None:  # in a context of its own, as it outlives whoever starts it
+            loop = asyncio.get_running_loop()
+            self._starting = loop.create_task(self._start(), context=contextvars.Context())
+        await asyncio.shield(self._starting)
+
+    def add(self, session: Session, port: WorldPort) -> None:
+        self.sessions.open(session)
+        self.ports[session.key] = port
+
+    def remove(self, key: str) -> None:
+        self.sessions.close(key)
+        self.ports.pop(key, None)
+
+    def port_of(self, key: str) -> WorldPort:
+        port = self.ports.get(key)
+        if port is None:
+            raise RequestError("no session of this key is open: its episode is over", status=404, code="no_session")
+        return port
+
+    async def _start(self) -> None:
+        limits = Limits()
+        app = Gateway(self.sessions, limits=limits).app(more=Offering(self.port_of, limits).routes())
+        config = uvicorn.Config(
+            app, log_level="error", access_log=False, lifespan="off", ws="none", timeout_keep_alive=IDLE_S
+        )
+        server, folder = Server(config), tempfile.mkdtemp(prefix="sojourn-gateway-")
+        os.chmod(folder, 0o755)
+        bound, local = socket.create_server(("127.0.0.1", 0)), socket.socket(socket.AF_UNIX)
+        local.bind(f"{folder}/socket")
+        os.chmod(f"{folder}/socket", 0o666)  # a program in a sandbox is another user
+        self.url, self.path = f"http://127.0.0.1:{bound.getsockname()[1]}", f"{folder}/socket"
+        serving = asyncio.create_task(_served(server, [bound, local], folder))
+        async with asyncio.timeout(START_S):
+            while not server.started:
+                if serving.done():
+                    raise InfrastructureError(f"the gateway did not start: {serving.exception()}")
+                await asyncio.sleep(0.005)
+        self._serving = serving
+
+
+async def _served(server: Server, sockets: list[socket.socket], folder: str) -> None:
+    """Serves until the event loop ends."""
+    try:
+        await server.serve(sockets)
+    finally:
+        for one in (*server.servers, *sockets):
+            one.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+_services: WeakKeyDictionary[asyncio.AbstractEventLoop, Service] = WeakKeyDictionary()  # one for each event loop
+
+
+async def running_service() -> Service:
+    """Returns the service of this event loop, which runs then."""
+    service = _services.setdefault(asyncio.get_running_loop(), Service())
+    await service.open()
+    return service

@@ -1,0 +1,78 @@
+"""A world for programs, and a program: a loop of tool calls that uses nothing but Python's standard library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sojourn.errors import ActionError
+from sojourn.types import Message, Observation, Role, Step, Task, Tool, ToolCall
+from tests.gateway_sessions import LOOK, user
+
+DOOR = ToolCall("look", {"at": "door"})
+LOOP = """
+import json, os, sys, urllib.request
+
+def asked(url, body=None):
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+def mcp(method, **parameters):
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": parameters}
+    return asked(os.environ["SOJOURN_MCP_URL"], body)["result"]
+
+def run():
+    tools = [{"type": "function", "function": {"name": one["name"], "description": one["description"],
+              "parameters": one["inputSchema"]}} for one in mcp("tools/list")["tools"] if one["name"] != "say"]
+    messages = [{"role": "user", "content": open("task.txt").read()}]
+    while True:
+        body = {"model": os.environ["SOJOURN_MODEL"], "messages": messages, "tools": tools}
+        reply = asked(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body)["choices"][0]["message"]
+        messages.append(reply)
+        for call in reply.get("tool_calls") or []:
+            arguments = json.loads(call["function"]["arguments"])
+            result = mcp("tools/call", name=call["function"]["name"], arguments=arguments, _meta={"callId": call["id"]})
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": result["content"][0]["text"]})
+        if not reply.get("tool_calls"):
+            print(reply["content"])
+            return
+"""
+
+
+@dataclass
+class Hall:
+    """Pays 0.5 for each look at the door, and 1 with success for the text "done", which ends it."""
+
+    actions: list[Message] = field(default_factory=list)
+    closed: int = 0
+
+    async def start(self) -> Observation:
+        return Observation((user("You are in a hall."),), (Message(Role.SYSTEM, "Look at the door."),), (LOOK,))
+
+    async def step(self, agent: str, action: Message) -> Step:
+        self.actions.append(action)
+        if action.text.strip() == "done":
+            return Step(None, {agent: 1.0}, done=True, success=True)
+        if not action.calls or action.calls[0].arguments != DOOR.arguments:
+            raise ActionError("there is nothing to see")
+        seen = Message(Role.TOOL, f"The door, {len(self.actions)}.", answers="look")
+        return Step(Observation((seen,)), {agent: 0.5}, info={"looked": float(len(self.actions))})
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+@dataclass
+class Halls:
+    made: list[Hall] = field(default_factory=list)
+
+    def tasks(self, split: str) -> list[Task]:
+        return [Task("halls", {}, 0, split)]
+
+    def make(self, task: Task) -> Hall:
+        self.made.append(Hall())
+        return self.made[-1]
+
+
+SAY = Tool("say", "Says a text.", {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]})
