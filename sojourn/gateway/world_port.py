@@ -62,8 +62,8 @@ class WorldPort:
         """Returns the next action that the program sends."""
         return await self._actions.get()
 
-    def taken(self) -> Action | None:
-        """Returns an action that is sent already, if there is one."""
+    def sent(self) -> Action | None:
+        """Returns the next action where it is sent already."""
         return None if self._actions.empty() else self._actions.get_nowait()
 
     def show(self, observation: Observation) -> None:

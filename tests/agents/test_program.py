@@ -1,29 +1,37 @@
 """Programs as agents: what they ask becomes turns, token by token, and what they do is rewarded where it was said."""
 
 import asyncio
+import contextlib
 import os
+import socket
 from pathlib import Path
 
 import pytest
-from made_world import Says  # noqa: F401
 
 from sojourn.agents.program import Program
+from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.rollout.limits import Limits
 from sojourn.rollout.runner import Rollout, Runner
-from sojourn.types import Ending, SamplingParams
+from sojourn.types import Ending, SamplingParams, ToolCall
 from tests.gateway_sessions import OddSampler, renderer, replies, said
 from tests.program_worlds import DOOR, LOOP, Halls
 
 PYTHON = "/usr/bin/python3"
+LEFT = ToolCall("look", {"at": "left"})
+ASK = """
+messages = [{"role": "user", "content": "Hi"}]
+asked(os.environ["OPENAI_BASE_URL"] + "/chat/completions", {"model": "m", "messages": messages})
+"""
+SAY_DONE = "mcp('tools/call', name='say', arguments={'text': 'done'})\n"
 
 
-async def played(script, family=None, *, turns=16, seconds=0.0, retries=0, **config):
+async def played(script, family=None, *, turns=16, retries=0, max_context=4096, **config):
     """Plays one episode of the halls by a program, the loop of tool calls unless `code` is another."""
     code = config.pop("code", LOOP + "run()")
     given = {"command": (PYTHON, "agent.py"), "files": {"agent.py": code}, "seconds": 60.0, **config}
     sampler, family = OddSampler(renderer(thinking=True), script), family or Halls()
-    rollout = Rollout(limits=Limits(turns=turns, seconds=seconds), retries=retries)
-    runner = Runner(rollout, family, Program(**given), sampler.format, sampler, 4096, 0)
+    rollout = Rollout(limits=Limits(turns=turns), retries=retries)
+    runner = Runner(rollout, family, Program(**given), sampler.format, sampler, max_context, 0)
     episode = await runner.play_episode(family.tasks("train")[0], SamplingParams(512, seed=3), "t")
     return episode, sampler, family
 
@@ -49,3 +57,139 @@ async def test_a_tool_loop_becomes_exact_turns_with_their_rewards(sandbox):
     assert [len(action.calls) for action in family.made[0].actions] == [1, 1, 1, 0]
     assert family.made[0].closed == 1
     assert "The door, 3." in sampler.format.decode(sampler.prompts[2])
+
+
+async def test_what_the_world_refuses_is_told_to_the_program():
+    script = replies(said("", "", LEFT), said("", "", DOOR), said("done"))
+    episode, sampler, family = await played(script, last_action="{reply}")
+    [trajectory] = episode.trajectories
+    exact(trajectory, sampler)
+    assert "there is nothing to see" in sampler.format.decode(sampler.prompts[1])
+    assert [turn.reward for turn in trajectory.turns] == [0.0, 0.5, 1.0]
+    assert [turn.info.get("malformed", 0.0) for turn in trajectory.turns] == [1.0, 0.0, 0.0]
+    assert trajectory.success
+
+
+async def test_a_program_may_end_the_episode_by_its_action_and_is_ended_then():
+    code = LOOP + "mcp('tools/call', name='look', arguments={'at': 'door'})\nmcp('tools/list')\n" + ASK + SAY_DONE
+    episode, sampler, _ = await played(replies(said("Well.")), code=code + "import time; time.sleep(3600)")
+    [trajectory] = episode.trajectories
+    exact(trajectory, sampler)
+    assert trajectory.ending is Ending.DONE
+    assert trajectory.turns[0].reward == 1.5  # the first action came before any turn
+    assert trajectory.reward == 1.5
+
+
+@pytest.mark.parametrize("sandbox", [True, False])
+async def test_a_program_that_never_asks_is_a_failure_of_the_infrastructure(sandbox):
+    episode, *_ = await played(replies(), code="raise SystemExit('no module named agent')", sandbox=sandbox)
+    assert "ended before the model gave it a reply, with exit code 1: no module named agent" in str(episode.error)
+    episode, *_ = await played(replies(), command=("/nothing/here",), sandbox=True)
+    assert "'/nothing/here' cannot be started" in str(episode.error)
+    with pytest.raises(ConfigError, match="'/nothing/here' cannot be started"):
+        await played(replies(), command=("/nothing/here",), sandbox=False)
+
+
+async def test_a_program_that_fails_later_is_trained_on():
+    episode, *_ = await played(replies(said("Hi")), code=LOOP + ASK + "raise SystemExit(3)")
+    assert episode.error is None
+    [trajectory] = episode.trajectories
+    assert trajectory.turns[-1].info["program_failed"] == 1.0
+    assert trajectory.ending is Ending.DONE
+
+
+@pytest.mark.parametrize("more", [{"replies": 3}, {"turns": 2}])
+async def test_the_limits_of_a_program_end_it(more):
+    episode, sampler, _ = await played(lambda prompt: said("", "", DOOR), **more)
+    assert episode.trajectories[0].ending is Ending.TURNS
+    assert len(episode.trajectories[0].turns) == len(sampler.samples) == (3 if "replies" in more else 2)
+
+
+async def test_a_program_that_goes_on_too_long_is_ended():
+    code = LOOP + ASK + "import time; time.sleep(3600)"
+    episode, *_ = await played(lambda prompt: said("Hi"), code=code, seconds=2.0)
+    assert episode.error is None
+    assert episode.trajectories[0].ending is Ending.TIME
+
+
+async def test_a_full_context_ends_it():
+    episode, sampler, _ = await played(lambda prompt: said("x" * 300, "", DOOR), max_context=1500)
+    assert episode.trajectories[0].ending is Ending.TOKENS
+    exact(episode.trajectories[0], sampler)
+
+
+async def test_an_engine_that_fails_is_never_the_fault_of_the_program():
+    def broken(prompt):
+        raise InfrastructureError("the engine is gone")
+
+    script = replies(said("", "", DOOR))
+    episode, *_ = await played(lambda prompt: script(prompt) if "door," not in prompt else broken(prompt))
+    assert "the engine is gone" in str(episode.error)
+
+
+async def test_a_program_sees_no_other_files_networks_or_sessions():
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as outside:
+        code = f"""
+import os, socket
+found = []
+for path in ("/root", "/home", "{Path(__file__).parent}", "/etc/shadow"):
+    found.append(os.path.exists(path))
+for address in (("127.0.0.1", {outside.getsockname()[1]}), ("1.1.1.1", 80)):
+    try:
+        socket.create_connection(address, 2)
+        found.append(True)
+    except OSError:
+        found.append(False)
+try:
+    asked(os.environ["SOJOURN_URL"].rpartition("/")[0] + "/other/observation")
+    found.append(True)
+except urllib.error.HTTPError as error:
+    found.append(error.code != 404)
+print(found)
+"""
+        episode, *_, family = await played(
+            replies(said("Hi")), code=LOOP + "import urllib.error\n" + ASK + code, last_action="{output}"
+        )
+    assert episode.trajectories
+    assert family.made[0].actions[-1].text == str([False] * 7)
+
+
+async def test_a_program_that_takes_too_much_memory_is_ended():
+    code = LOOP + ASK + "x = [b'x' * 10**7 for _ in range(40)]\nimport time; time.sleep(3600)"
+    episode, *_ = await played(replies(said("Hi")), code=code, memory_bytes=2**26)
+    assert episode.trajectories[0].turns[-1].info["program_failed"] == 1.0
+
+
+async def test_a_play_that_is_cancelled_ends_its_program(tmp_path):
+    (tmp_path / "open").mkdir()
+    code = LOOP + ASK + f"import os, time; open('{tmp_path}/open/pid', 'w').write(str(os.getpid())); time.sleep(3600)"
+    play = asyncio.create_task(played(replies(said("Hi")), code=code, sandbox=False, command=(PYTHON, "agent.py")))
+    while not (tmp_path / "open/pid").exists() or not (pid := (tmp_path / "open/pid").read_text()):
+        await asyncio.sleep(0.01)
+    play.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await play
+    assert not os.path.exists(f"/proc/{pid}")
+
+
+async def test_programs_at_once_never_mix():
+    """Each world names its own number, which the script repeats: what a program is told is its own."""
+
+    def script(prompt):
+        seen = prompt.count("The door")
+        return said("", "", DOOR) if seen < 3 else said("done")
+
+    plays = [played(script, last_action="{reply}", sandbox=number % 4 == 0) for number in range(12)]
+    for episode, sampler, _ in await asyncio.gather(*plays):
+        [trajectory] = episode.trajectories
+        exact(trajectory, sampler)
+        assert [turn.reward for turn in trajectory.turns] == [0.5, 0.5, 0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [({"command": ()}, "expected a program"), ({"command": ("x",), "read": ("/a",), "sandbox": False}, "read says")],
+)
+def test_what_cannot_be_meant_is_refused(config, words):
+    with pytest.raises(ValueError, match=words):
+        Program(**config)

@@ -290,3 +290,32 @@ async def test_turns_that_no_client_was_sent_say_so():
     await one.reply(asked(user("Hi"), samples=2))
     one.delivered.add(1)
     assert [turn.info.get("undelivered") for turn in one.trajectory(Ending.DONE).turns] == [1.0, None]
+
+
+async def test_an_action_is_of_the_turn_that_made_its_call():
+    look = ToolCall("look", {"at": "door"})
+    script = replies(said("", "", look), said("", "", look), said("Well."))
+    one, _ = session(script)
+    first = (await one.reply(asked(user("Go"), tools=[LOOK])))[0].message
+    second = (await one.reply(asked(user("Go"), first, user("On"), tools=[LOOK])))[0].message
+    await one.reply(asked(user("Other")))
+    named = said("", "", ToolCall("look", {"at": "door"}))
+    assert one.turn_of(named, first.calls[0].id) == 0
+    assert one.turn_of(named, second.calls[0].id.upper().lower()) == 1
+    assert one.turn_of(named) == 1  # the latest with such a call
+    assert one.turn_of(said("", "", ToolCall("fly", {}))) == 2
+    assert one.turn_of(said("Well.")) == 2
+    one.add_reward(0, 0.5, {"a": 1.0}, "state")
+    one.add_reward(0, 0.25, {"b": 2.0})
+    turn = one.trajectory(Ending.DONE).turns[0]
+    assert (turn.reward, turn.state) == (0.75, "state")
+    assert (turn.info["a"], turn.info["b"]) == (1.0, 2.0)
+
+
+async def test_a_session_that_could_not_go_on_may_do_so_with_a_shorter_request():
+    one, _ = session(lambda prompt: said("Hi"), max_context=200)
+    with pytest.raises(RequestError, match="no room to reply"):
+        await one.reply(asked(user("x " * 400)))
+    assert one.ending is Ending.TOKENS
+    await one.reply(asked(user("x")))
+    assert one.ending is None

@@ -42,6 +42,8 @@ class Running:
     async def action(self) -> Action | None:
         """Waits for the program's next action, and returns None where it ended by itself. Raises `BudgetError` at the
         deadline."""
+        if (sent := self.site.port.sent()) is not None:
+            return sent
         loop = asyncio.get_running_loop()
         asked = loop.create_task(self.site.port.next_action())
         try:

@@ -1,0 +1,112 @@
+"""Functions as agents: they ask the model over HTTP in the process that trains, and act in the world themselves."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from sojourn.agents.python import Python
+from sojourn.rollout.limits import Limits
+from sojourn.rollout.runner import Rollout, Runner
+from sojourn.types import Ending, SamplingParams
+from tests.gateway_sessions import OddSampler, renderer, replies, said
+from tests.program_worlds import DOOR, Halls
+
+
+async def asks(client, *texts):
+    """Asks the model, after `texts` of the user."""
+    body = {"model": client.model, "messages": [{"role": "user", "content": text} for text in texts]}
+    async with httpx.AsyncClient(timeout=60) as http:
+        answer = await http.post(f"{client.base_url}/chat/completions", json=body)
+    answer.raise_for_status()
+    return answer.json()["choices"][0]["message"]["content"]
+
+
+async def looks(client):
+    await asks(client, client.task)
+    shown = await client.call("look", DOOR.arguments)
+    await asks(client, client.task, shown.text)
+    refused = await client.act("up")
+    assert refused.refusal == "there is nothing to see"
+    last = await client.act("done")
+    return last.done
+
+
+async def answers(client):
+    return await asks(client, client.observation.messages[0].text)
+
+
+async def fails(client):
+    await asks(client, "Hi")
+    raise KeyError("mine")
+
+
+async def fails_at_once(client):
+    raise KeyError("mine")
+
+
+async def goes_on(client):
+    await asks(client, "Hi")
+    await asyncio.sleep(3600)
+
+
+async def two_at_once(client):
+    """Sends two actions and ends, before either is answered."""
+    await asks(client, "Hi")
+    acts = [asyncio.ensure_future(client.call("look", DOOR.arguments)) for _ in range(2)]
+    await asyncio.sleep(0)
+    return acts and "done"
+
+
+def no_coroutine(client): ...
+
+
+async def played(function, script, **config):
+    sampler, family = OddSampler(renderer(), script), Halls()
+    agent = Python(function=f"{__name__}:{function}", **config)
+    runner = Runner(Rollout(limits=Limits(turns=16), retries=0), family, agent, sampler.format, sampler, 4096, 0)
+    episode = await runner.play_episode(family.tasks("train")[0], SamplingParams(512), "t")
+    return episode, sampler, family
+
+
+async def test_a_function_asks_and_acts():
+    episode, sampler, family = await played("looks", replies(said("I look."), said("I go on.")))
+    assert episode.error is None
+    [trajectory] = episode.trajectories
+    assert [turn.reward for turn in trajectory.turns] == [0.5, 1.0]
+    assert [turn.info.get("malformed", 0.0) for turn in trajectory.turns] == [0.0, 1.0]
+    assert trajectory.success
+    assert "The door, 1." in sampler.format.decode(sampler.prompts[1])
+    assert [trajectory.prompt(n).tolist() for n in range(2)] == sampler.prompts
+
+
+@pytest.mark.parametrize("last", ["{reply}", "{output}"])
+async def test_what_it_returns_or_the_model_said_may_be_its_last_action(last):
+    episode, *_, family = await played("answers", replies(said(" done ")), last_action=last)
+    assert family.made[0].actions[-1].text == "done"
+    assert episode.trajectories[0].reward == 1.0
+
+
+async def test_actions_that_were_sent_before_it_ended_are_performed():
+    episode, *_, family = await played("two_at_once", replies(said("Hi")), last_action="{output}")
+    assert [len(action.calls) for action in family.made[0].actions] == [1, 1, 0]
+    assert episode.trajectories[0].reward == 2.0
+
+
+async def test_what_a_function_raises_is_told_by_when_it_raises():
+    episode, *_ = await played("fails", replies(said("Hi")))
+    assert episode.error is None
+    assert episode.trajectories[0].turns[0].info["program_failed"] == 1.0
+    assert episode.trajectories[0].ending is Ending.DONE
+    episode, *_ = await played("fails_at_once", replies())
+    assert "KeyError: 'mine'" in str(episode.error)
+
+
+async def test_it_ends_with_its_time():
+    episode, *_ = await played("goes_on", replies(said("Hi")), seconds=1.0)
+    assert episode.trajectories[0].ending is Ending.TIME
+
+
+def test_only_asynchronous_functions_act():
+    with pytest.raises(ValueError, match="expected an asynchronous function"):
+        Python(function=f"{__name__}:no_coroutine")
