@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
+
+import httpx
 
 from sojourn.errors import ActionError
 from sojourn.types import Message, Observation, Role, Step, Task, Tool, ToolCall
@@ -76,3 +79,19 @@ class Halls:
 
 
 SAY = Tool("say", "Says a text.", {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]})
+
+
+async def chooses(client):
+    """Chooses among what the world lists, by a response format that allows nothing else."""
+    messages = [{"role": "user", "content": client.task}]
+    async with httpx.AsyncClient(timeout=60) as http:
+        while True:
+            schema = {"type": "string", "enum": list(client.observation.choices)}
+            form = {"type": "json_schema", "json_schema": {"name": "action", "schema": schema}}
+            body = {"model": client.model, "messages": messages, "response_format": form}
+            answer = await http.post(f"{client.base_url}/chat/completions", json=body)
+            text = answer.json()["choices"][0]["message"]["content"]
+            shown = await client.act(json.loads(text))
+            if shown.done:
+                return
+            messages += [{"role": "assistant", "content": text}, {"role": "user", "content": shown.text}]

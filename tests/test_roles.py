@@ -29,6 +29,7 @@ OPTIONAL = [kind for kind in vars(abilities).values() if getattr(kind, "_is_prot
 ASKED_OF = {
     abilities.Opens: "env",
     abilities.Closes: "env",
+    abilities.ClosableSeat: "seat",
     abilities.ReleasesResources: "stream",
     abilities.Checks: "groups",
 }

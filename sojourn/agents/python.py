@@ -51,8 +51,8 @@ class Client:
         return self.site.port.observation
 
     async def act(self, text: str, *, call_id: str = "") -> Shown:
-        """Performs an action in text, and returns what the world shows then. `call_id` is that of the model's call which
-        the action carries out, if there is one."""
+        """Performs an action in text, and returns what the world shows then. `call_id` is that of the model's call that
+        is carried out, if there is one."""
         return await self.site.port.act(Message(Role.ASSISTANT, text), call_id)
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str = "") -> Shown:

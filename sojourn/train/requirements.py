@@ -55,6 +55,7 @@ def check_needs(recipe: Recipe) -> None:
         recipe.evaluation.seats.check(recipe.env, "evaluation.seats")
     (recipe.evaluation.seats or recipe.seats).check_evaluated(recipe.env, recipe.evaluation.split)
     check_learning(recipe)
+    check_programs(recipe)
     pass_columns = PASS_COLUMNS | (
         recipe.backend.pass_columns if isinstance(recipe.backend, HasPassColumns) else frozenset()
     )
@@ -72,7 +73,6 @@ def check_needs(recipe: Recipe) -> None:
     check_names(recipe)
     _check_search(recipe)
     check_sub_agents(recipe)
-    check_programs(recipe)
     _check_lookahead(recipe)
     _check_critic(recipe)
     _check_recorded(recipe)

@@ -61,7 +61,7 @@ async def test_a_tool_loop_becomes_exact_turns_with_their_rewards(sandbox):
 
 async def test_what_the_world_refuses_is_told_to_the_program():
     script = replies(said("", "", LEFT), said("", "", DOOR), said("done"))
-    episode, sampler, family = await played(script, last_action="{reply}")
+    episode, sampler, _ = await played(script, last_action="{reply}")
     [trajectory] = episode.trajectories
     exact(trajectory, sampler)
     assert "there is nothing to see" in sampler.format.decode(sampler.prompts[1])
@@ -162,14 +162,16 @@ async def test_a_program_that_takes_too_much_memory_is_ended():
 
 async def test_a_play_that_is_cancelled_ends_its_program(tmp_path):
     (tmp_path / "open").mkdir()
-    code = LOOP + ASK + f"import os, time; open('{tmp_path}/open/pid', 'w').write(str(os.getpid())); time.sleep(3600)"
-    play = asyncio.create_task(played(replies(said("Hi")), code=code, sandbox=False, command=(PYTHON, "agent.py")))
-    while not (tmp_path / "open/pid").exists() or not (pid := (tmp_path / "open/pid").read_text()):
-        await asyncio.sleep(0.01)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    code = LOOP + ASK + f"import os, time; open('{pipe}', 'w').write(str(os.getpid())); time.sleep(3600)"
+    play = asyncio.create_task(played(replies(said("Hi")), code=code, sandbox=False))
+    pid = await asyncio.to_thread(pipe.read_text)
     play.cancel()
     with pytest.raises(asyncio.CancelledError):
         await play
-    assert not os.path.exists(f"/proc/{pid}")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid), 0)
 
 
 async def test_programs_at_once_never_mix():

@@ -70,7 +70,7 @@ async def played(function, script, **config):
 
 
 async def test_a_function_asks_and_acts():
-    episode, sampler, family = await played("looks", replies(said("I look."), said("I go on.")))
+    episode, sampler, _ = await played("looks", replies(said("I look."), said("I go on.")))
     assert episode.error is None
     [trajectory] = episode.trajectories
     assert [turn.reward for turn in trajectory.turns] == [0.5, 1.0]
