@@ -22,7 +22,7 @@ ORDER = [
     "codec", "seeds", "files", "threads", "event_loop", "timeline", "gauge", "config", "schedules", "optim",
     "models", "protocols", "abilities", "places", "failures", "blame", "world_answers", "composite", "intervals",
     "tasks", "curricula", "record", "plot", "plot_recipes", "plot_search", "terminal", "envs", "render", "gateway",
-    "agents", "rollout", "rewards", "searchers", "branching", "sources", "filters", "credit", "batch", "streams",
+    "agents", "rollout", "live", "rewards", "searchers", "branching", "sources", "filters", "credit", "batch", "streams",
     "losses", "backends", "display", "train", "ope", "checks", "replay", "arena", "method_docs", "env_catalog",
     "model_export", "sweep", "key_meanings", "config_docs", "doctor", "view", "commands", "api", "cli",
 ]  # fmt: skip

@@ -86,6 +86,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "expert_decisions": "sojourn.branching.expert_decisions:ExpertDecisions",
     },
     "groups": {
+        "live": "sojourn.sources.live:Live",
         "slots": "sojourn.sources.slots:Slots",
         "adaptive_slots": "sojourn.sources.adaptive_slots:AdaptiveSlots",
         "proposals": "sojourn.sources.proposals:Proposals",

@@ -15,6 +15,7 @@ from sojourn.config.fields import FOLDER, NONBLANK, Kind, Range, Text
 from sojourn.config.registry import build
 from sojourn.credit.grpo import GRPO
 from sojourn.curricula.cycle import Cycle
+from sojourn.live.gate import Gate
 from sojourn.models.spec import Critic, FrozenModel, Model, Sampling, ServedModel
 from sojourn.optim import Optim
 from sojourn.protocols import (
@@ -218,6 +219,7 @@ class Recipe:
     curriculum: Annotated[CurriculumConfig, Kind("curriculum")] = field(default_factory=Cycle)
     evaluation: Evaluation = field(default_factory=Evaluation)
     record: Record = field(default_factory=Record)
+    release: Gate | None = None
 
     @property
     def called(self) -> frozenset[str]:

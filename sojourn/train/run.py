@@ -38,6 +38,7 @@ from sojourn.train.group_checks import check_groups
 from sojourn.train.loop import StageLoop, StepResult, train
 from sojourn.train.named_models import check_contexts, open_models
 from sojourn.train.recipe import Recipe, Stage
+from sojourn.train.releases import Releases
 from sojourn.train.repeats import why_skipped
 from sojourn.train.resume import checkpoint_to_resume, truncate_metrics
 from sojourn.train.run_facts import write_facts
@@ -284,6 +285,7 @@ class Run:
     components: Components
     writer: EpisodeWriter
     sinks: metrics.Sinks
+    releases: Releases | None = None  # to a service
 
     def see(self, episode: Episode) -> None:
         """Shows an episode that has ended, and keeps it to be recorded if it failed."""
@@ -351,6 +353,8 @@ class Run:
         self.display.evaluation(name, summary)
         if isinstance(self.components.curriculum, ObservesEvaluations):
             self.components.curriculum.observe_evaluation(done.groups, done.scores)
+        if self.releases is not None:
+            self.display.message(self.releases.consider(name, step, summary, self.components.trainers))
         best = best_evaluation(self.folder)
         return self.recipe.record.keep_best and best is not None and best["name"] == name
 
@@ -366,6 +370,7 @@ async def run_recipe(
     if resume:
         truncate_metrics(recipe, jsonl, found)
     sinks = metrics.Sinks([jsonl])
+    releases = None if recipe.release is None else Releases.of(recipe.release, folder.path)
     try:
         for sink in recipe.record.sinks:
             sinks.add(sink.bind(folder.path, folder.config))
@@ -376,7 +381,7 @@ async def run_recipe(
             with EpisodeStore(folder.path, write=True) as store:
                 components.answers.keep_in(folder.path)
                 writer, components.episodes = EpisodeWriter(store, folder.blobs, asked=components.asked), store
-                run = Run(recipe, folder, display, components, writer, sinks)
+                run = Run(recipe, folder, display, components, writer, sinks, releases)
                 components.runner.on_episode = run.see
                 sinks.add(LiveDiagnosis(store, display.message, list(metrics.read(jsonl.path))))
                 components.runner.on_blobs = lambda blobs: writer.blobs.update(blobs)
@@ -384,3 +389,5 @@ async def run_recipe(
                     return await run.run(found)
     finally:
         sinks.close()
+        if releases is not None:
+            releases.close()

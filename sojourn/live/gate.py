@@ -1,0 +1,79 @@
+"""Decides which trained weights may serve: by what an evaluation says of them, beside those that serve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from sojourn.config.fields import Range
+from sojourn.live.store import LiveStore, Release
+from sojourn.record.summary import Summary, TaskStatistics
+
+OFFERED, REFUSED, CANARY, SERVING, ROLLED_BACK = "offered", "refused", "canary", "serving", "rolled back"
+FREEZE = "FREEZE"  # a file in the store's folder, while which is there nothing is offered and nothing changes
+PARTS = "part:"  # begins the names of numbers that are those of a world, or a tag, of the panel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gate:
+    """Says when weights that were trained may serve people: after each evaluation (`evaluation.every`), whose tasks are
+    the held-out panel.
+
+    They may if the lower bound of their success (95%) is at least that of the weights which serve, less `margin`, and
+    if they are no worse otherwise: in no world and no tag of the panel may their success be lower by more than
+    `part_margin`, so that guard tasks can be a world of the panel (`mixed`); their fraction of malformed turns may be
+    higher by `malformed_rise` at most; and their episodes may have `tokens_ratio` times as many tokens at most. A file
+    named FREEZE in the folder of the service's store keeps all from being offered.
+    """
+
+    margin: Annotated[float, Range(0, 1)] = 0.1
+    part_margin: Annotated[float, Range(0, 1)] = 0.15
+    malformed_rise: Annotated[float, Range(0, 1)] = 0.05
+    tokens_ratio: Annotated[float, Range(above=1)] = 1.5
+
+    def why_not(self, panel: Mapping[str, float], serving: Mapping[str, float]) -> str:
+        """Returns why weights with these numbers may not take the place of those with the others, or nothing."""
+        if panel["success_low"] < serving["success"] - self.margin:
+            return (
+                f"success {panel['success']:.1%}, at least {panel['success_low']:.1%}, where {serving['success']:.1%} "
+                f"serves: expected at least that less {self.margin:.1%}"
+            )
+        for name in sorted(panel.keys() & serving.keys()):
+            if name.startswith(PARTS) and panel[name] < serving[name] - self.part_margin:
+                return (
+                    f"success {panel[name]:.1%} in '{name.removeprefix(PARTS)}', where {serving[name]:.1%} serves: "
+                    f"expected at least that less {self.part_margin:.1%}"
+                )
+        if panel["malformed"] > serving["malformed"] + self.malformed_rise:
+            return f"{panel['malformed']:.1%} of turns are malformed, where it is {serving['malformed']:.1%} that serve"
+        if panel["tokens"] > serving["tokens"] * self.tokens_ratio:
+            return f"{panel['tokens']:.0f} tokens an episode, where it is {serving['tokens']:.0f} that serve"
+        return ""
+
+
+def panel_of(summary: Summary) -> dict[str, float]:
+    """Returns the numbers of an evaluation by which weights are compared."""
+    overall = summary.overall
+    numbers = {"success": overall.success.mean, "success_low": overall.success.low}
+    numbers |= {"malformed": overall.malformed.mean, "tokens": overall.tokens.mean}
+    parts: dict[str, TaskStatistics] = {**summary.envs, **summary.tags}
+    return numbers | {f"{PARTS}{name}": part.success.mean for name, part in parts.items()}
+
+
+def serving(store: LiveStore) -> Release | None:
+    """Returns the release that serves, or will until the service says otherwise."""
+    releases = {one.number: one for one in store.releases()}
+    told = [event.release for event in store.events() if event.kind == SERVING]
+    if told and told[-1] in releases:
+        return releases[told[-1]]
+    offered = [event.release for event in store.events() if event.kind == OFFERED]
+    return releases.get(offered[0]) if offered and offered[0] is not None else None
+
+
+def judge(gate: Gate, store: LiveStore, summary: Summary) -> str:
+    """Returns why the weights of an evaluation may not serve, or nothing."""
+    if (store.folder / FREEZE).exists():
+        return f"the file {FREEZE} is there: nothing changes until it is removed"
+    now = serving(store)
+    return "" if now is None else gate.why_not(panel_of(summary), now.panel)

@@ -1,0 +1,312 @@
+"""Keeps the sessions of a live service in one SQLite file: the service writes them, and training takes them.
+
+A turn is on the disk before its reply leaves. A session is trained on once: the step that takes it is written down, so
+that a run which is resumed takes the same sessions again at the same steps. What a person takes back is gone from the
+file, with all copies that SQLite may keep of it.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from sojourn import codec
+from sojourn.errors import RecordError
+from sojourn.types import IntArray, Turn
+
+FILE = "live.sqlite"
+BUSY_S = 30.0  # for which one process waits while another writes
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS sessions (
+    key TEXT PRIMARY KEY, person TEXT NOT NULL, consent INTEGER NOT NULL, release INTEGER NOT NULL,
+    opened REAL NOT NULL, touched REAL NOT NULL, ended REAL, stage TEXT, step INTEGER, place INTEGER
+);
+CREATE TABLE IF NOT EXISTS turns (
+    session TEXT NOT NULL, number INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (session, number)
+);
+CREATE TABLE IF NOT EXISTS feedback (
+    session TEXT NOT NULL, id TEXT NOT NULL, turn INTEGER NOT NULL, value REAL NOT NULL, at REAL NOT NULL,
+    PRIMARY KEY (session, id)
+);
+CREATE TABLE IF NOT EXISTS releases (
+    number INTEGER PRIMARY KEY, step INTEGER NOT NULL, folder TEXT NOT NULL, panel TEXT NOT NULL, at REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS events (at REAL NOT NULL, kind TEXT NOT NULL, release INTEGER, reason TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS waiting ON sessions (ended) WHERE step IS NULL;
+"""
+
+
+class LiveSession(NamedTuple):
+    """Describes a session: who had it (a name that the service was given), whether it may be trained on, and the number
+    of the release that answered. `ended` is None while it goes on, and `step` until training has taken it."""
+
+    key: str
+    person: str
+    consent: bool
+    release: int
+    opened: float
+    touched: float
+    ended: float | None
+    step: int | None
+
+
+class Release(NamedTuple):
+    """Describes weights that may serve, with what their evaluation said."""
+
+    number: int
+    step: int
+    folder: Path
+    panel: Mapping[str, float]
+
+
+class Event(NamedTuple):
+    """Says what became of a release, and why."""
+
+    at: float
+    kind: str
+    release: int | None
+    reason: str
+
+
+class _PlainTurn(codec.PlainTurn):
+    context: list[int]
+    tokens: list[int]
+    logprobs: list[float]
+    allowed: list[list[int] | None] | None
+
+    def turn(self) -> Turn:
+        allowed = self.allowed
+        return self.with_arrays(
+            np.array(self.context, dtype=np.int64),
+            np.array(self.tokens, dtype=np.int64),
+            np.array(self.logprobs, dtype=np.float32),
+            None if allowed is None else tuple(map(_ids, allowed)),
+        )
+
+
+def _ids(ids: list[int] | None) -> IntArray | None:
+    return None if ids is None else np.array(ids, dtype=np.int64)
+
+
+def _written(turn: Turn) -> bytes:
+    sample = turn.sample
+    allowed = None if sample.allowed is None else [None if ids is None else ids.tolist() for ids in sample.allowed]
+    return codec.to_json(
+        {
+            "parent": turn.parent,
+            "context": turn.context.tolist(),
+            "tokens": sample.tokens.tolist(),
+            "logprobs": sample.logprobs.astype(float).tolist(),
+            **codec.turn_to_plain(turn, allowed),
+        }
+    )
+
+
+@dataclass
+class LiveStore:
+    """The store of a service in a folder, which is made where there is none."""
+
+    folder: Path
+    _opened: sqlite3.Connection | None = field(default=None, repr=False)
+
+    @property
+    def path(self) -> Path:
+        return self.folder / FILE
+
+    @property
+    def _database(self) -> sqlite3.Connection:
+        if self._opened is None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self._opened = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None)
+                self._opened.execute("PRAGMA journal_mode = WAL")
+                self._opened.execute("PRAGMA secure_delete = ON")
+                self._opened.executescript(SCHEMA)
+            except sqlite3.Error as error:
+                raise RecordError(f"{self.path} cannot be opened ({error}): expected the store of a service") from error
+        return self._opened
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """Writes all or nothing."""
+        database = self._database
+        try:
+            database.execute("BEGIN IMMEDIATE")
+            try:
+                yield database
+            except BaseException:
+                database.execute("ROLLBACK")
+                raise
+            database.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise RecordError(f"{self.path} cannot be written ({error}): free disk space, then go on") from error
+
+    # -- the service
+
+    def open(self, key: str, person: str, release: int, *, consent: bool) -> None:
+        now = time.time()
+        with self._writing() as database:
+            database.execute(
+                "INSERT OR IGNORE INTO sessions (key, person, consent, release, opened, touched) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                (key, person, consent, release, now, now),
+            )
+
+    def add_turn(self, key: str, number: int, turn: Turn) -> None:
+        """Keeps a turn. One of a session that has ended, or is gone, is kept nowhere."""
+        with self._writing() as database:
+            found = database.execute(
+                "UPDATE sessions SET touched = ? WHERE key = ? AND ended IS NULL", (time.time(), key)
+            )
+            if found.rowcount:
+                database.execute("INSERT OR IGNORE INTO turns VALUES (?, ?, ?)", (key, number, _written(turn)))
+
+    def agree(self, key: str, consent: bool) -> None:
+        """Says whether a session may be trained on; it holds until training takes it."""
+        with self._writing() as database:
+            database.execute("UPDATE sessions SET consent = ? WHERE key = ?", (consent, key))
+
+    def add_feedback(self, key: str, id: str, turn: int, value: float | None) -> bool:
+        """Keeps what a person said of a turn, in [-1, 1], once for each `id`: a later value replaces it, and None takes
+        it back. Returns whether it still counts, as it does until training takes the session."""
+        with self._writing() as database:
+            row = database.execute("SELECT step FROM sessions WHERE key = ?", (key,)).fetchone()
+            if row is None or row[0] is not None:
+                return False
+            if value is None:
+                database.execute("DELETE FROM feedback WHERE session = ? AND id = ?", (key, id))
+            else:
+                database.execute(
+                    "INSERT OR REPLACE INTO feedback VALUES (?, ?, ?, ?, ?)", (key, id, turn, value, time.time())
+                )
+        return True
+
+    def end(self, key: str) -> None:
+        with self._writing() as database:
+            database.execute("UPDATE sessions SET ended = ? WHERE key = ? AND ended IS NULL", (time.time(), key))
+
+    def end_idle(self, seconds: float) -> list[str]:
+        """Ends the sessions in which nothing was asked for so long, and returns their keys."""
+        with self._writing() as database:
+            rows = database.execute(
+                "UPDATE sessions SET ended = touched WHERE ended IS NULL AND touched < ? RETURNING key",
+                (time.time() - seconds,),
+            ).fetchall()
+        return [key for (key,) in rows]
+
+    def forget(self, *, key: str | None = None, person: str | None = None) -> list[str]:
+        """Removes a session, or all of a person, for ever; returns their keys."""
+        column, value = ("key", key) if person is None else ("person", person)
+        with self._writing() as database:
+            rows = database.execute(f"DELETE FROM sessions WHERE {column} = ? RETURNING key", (value,)).fetchall()
+            for (gone,) in rows:
+                database.execute("DELETE FROM turns WHERE session = ?", (gone,))
+                database.execute("DELETE FROM feedback WHERE session = ?", (gone,))
+        self._vacuum()
+        return [gone for (gone,) in rows]
+
+    def expire(self, seconds: float) -> list[str]:
+        """Removes the sessions that ended so long ago."""
+        rows = self._database.execute("SELECT key FROM sessions WHERE ended < ?", (time.time() - seconds,)).fetchall()
+        return [gone for (key,) in rows for gone in self.forget(key=key)]
+
+    def _vacuum(self) -> None:
+        """Leaves no copy of what was removed in the file's write-ahead log."""
+        self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    # -- training
+
+    def take(self, stage: str, step: int, width: int, per_person: int = 0) -> list[LiveSession] | None:
+        """Returns the sessions of a step: those that it took before, else the `width` that ended first of those that
+        may be trained on and were taken by none; None where there are not as many yet. Of a person, a step takes
+        `per_person` at most (0: any number)."""
+        with self._writing() as database:
+            taken = self._sessions("stage = ? AND step = ? ORDER BY place", (stage, step))
+            if taken:
+                return taken
+            found, of_person = list[LiveSession](), dict[str, int]()
+            for one in self._sessions(
+                "step IS NULL AND ended IS NOT NULL AND consent AND EXISTS (SELECT 1 FROM turns WHERE session = key) "
+                "ORDER BY ended, key"
+            ):
+                count = of_person.get(one.person, 0)
+                if len(found) < width and not (per_person and count >= per_person):
+                    of_person[one.person] = count + 1
+                    found.append(one)
+            if len(found) < width:
+                return None
+            for place, one in enumerate(found):
+                database.execute(
+                    "UPDATE sessions SET stage = ?, step = ?, place = ? WHERE key = ?", (stage, step, place, one.key)
+                )
+        return found
+
+    def turns(self, key: str) -> tuple[Turn, ...]:
+        """Returns the turns of a session, with what its person said of them as their rewards."""
+        rows = self._database.execute("SELECT data FROM turns WHERE session = ? ORDER BY number", (key,)).fetchall()
+        turns = [msgspec.convert(json.loads(data), _PlainTurn).turn() for (data,) in rows]
+        for turn, value in self.feedback(key):
+            if 0 <= turn < len(turns):
+                before = turns[turn]
+                info = {**before.info, "feedback": before.info.get("feedback", 0.0) + value}
+                turns[turn] = replace(before, reward=before.reward + value, info=info)
+        return tuple(turns)
+
+    def feedback(self, key: str) -> list[tuple[int, float]]:
+        """Returns what was said of a session: turns, and values."""
+        rows = self._database.execute("SELECT turn, value FROM feedback WHERE session = ? ORDER BY id", (key,))
+        return [(turn, value) for turn, value in rows.fetchall()]
+
+    # -- releases
+
+    def offer(self, step: int, folder: Path, panel: Mapping[str, float]) -> int:
+        """Keeps weights that may serve, and returns their number."""
+        with self._writing() as database:
+            (last,) = database.execute("SELECT COALESCE(MAX(number), -1) FROM releases").fetchone()
+            number = last + 1
+            database.execute(
+                "INSERT INTO releases VALUES (?, ?, ?, ?, ?)",
+                (number, step, str(folder), json.dumps(dict(panel)), time.time()),
+            )
+        return number
+
+    def releases(self) -> list[Release]:
+        rows = self._database.execute("SELECT number, step, folder, panel FROM releases ORDER BY number").fetchall()
+        return [Release(number, step, Path(folder), json.loads(panel)) for number, step, folder, panel in rows]
+
+    def tell(self, kind: str, release: int | None, reason: str) -> None:
+        """Writes down what became of a release."""
+        with self._writing() as database:
+            database.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (time.time(), kind, release, reason))
+
+    def events(self) -> list[Event]:
+        rows = self._database.execute("SELECT at, kind, release, reason FROM events ORDER BY rowid").fetchall()
+        return [Event(*row) for row in rows]
+
+    # -- what is shown
+
+    def session(self, key: str) -> LiveSession | None:
+        found = self._sessions("key = ?", (key,))
+        return found[0] if found else None
+
+    def sessions(self, newest: int = 1_000) -> list[LiveSession]:
+        return self._sessions("1 ORDER BY opened DESC LIMIT ?", (newest,))
+
+    def _sessions(self, where: str, values: Sequence[object] = ()) -> list[LiveSession]:
+        columns = ", ".join(LiveSession._fields)
+        rows = self._database.execute(f"SELECT {columns} FROM sessions WHERE {where}", values).fetchall()
+        return [LiveSession(*row)._replace(consent=bool(row[2])) for row in rows]
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None

@@ -1,0 +1,77 @@
+"""Groups of what people, or programs, asked a service that learns: `sojourn live`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from sojourn.config.fields import Range
+from sojourn.live.store import LiveSession, LiveStore
+from sojourn.sources.context import SourceContext, StageContext
+from sojourn.types import Ending, Episode, Group, Task, Trajectory
+
+ENV = "live"  # of the tasks of sessions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Live:
+    """`width` sessions of a live service per step, each a group of its own, in the order in which they ended.
+
+    A step waits until there are as many sessions that have ended, whose people agreed to training, and that no step
+    took before; it looks every `poll_s` seconds. Of one person it takes `per_person` at most (0: any number), so that
+    nobody's feedback outweighs the others'. A turn's reward is what its person said of it, in [-1, 1]. The samples are
+    those of the weights that served, which are older than those that are trained. `folder` holds the service's store;
+    left empty, it is `live` in the run folder.
+
+    As each group has one episode, estimators that compare the episodes of a group learn nothing from it.
+    """
+
+    width: Annotated[int, Range(1)] = 16
+    per_person: Annotated[int, Range(0)] = 4
+    poll_s: Annotated[float, Range(above=0)] = 0.5
+    folder: str = ""
+
+    live = False
+    origin = "live"
+    size = 1
+
+    def tasks(self, steps: int) -> int:
+        return 0
+
+    async def check(self, stage: StageContext) -> None:
+        """Accepts every stage: what does not fit is refused by what losses and estimators say of themselves."""
+
+    def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> LiveGroups:
+        folder = Path(self.folder) if self.folder else Path(context.episodes.folder) / "live"
+        return LiveGroups(self, LiveStore(folder), stage)
+
+
+@dataclass
+class LiveGroups:
+    """Takes sessions from the store."""
+
+    config: Live
+    store: LiveStore
+    stage: str
+
+    async def take(self, step: int) -> list[Group]:
+        config = self.config
+        while (found := self.store.take(self.stage, step, config.width, config.per_person)) is None:  # noqa: ASYNC110
+            await asyncio.sleep(self.config.poll_s)
+        return [Group(place, _task(one), (self._episode(one),), origin=Live.origin) for place, one in enumerate(found)]
+
+    def _episode(self, session: LiveSession) -> Episode:
+        turns = self.store.turns(session.key)
+        seconds = (session.ended or session.touched) - session.opened
+        return Episode(f"live-{session.key}", _task(session), (Trajectory("agent", turns, Ending.DONE),), None, seconds)
+
+    async def close(self) -> None:
+        self.store.close()
+
+
+def _task(session: LiveSession) -> Task:
+    data: Mapping[str, Any] = {"session": session.key, "release": session.release}
+    return Task(ENV, data, 0, "live")
