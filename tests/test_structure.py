@@ -24,7 +24,7 @@ ORDER = [
     "tasks", "curricula", "record", "plot", "plot_recipes", "plot_search", "terminal", "envs", "render", "gateway",
     "agents", "rollout", "rewards", "searchers", "branching", "sources", "filters", "credit", "batch", "streams",
     "losses", "backends", "display", "train", "ope", "checks", "replay", "arena", "method_docs", "env_catalog",
-    "model_export", "sweep", "key_meanings", "config_docs", "doctor", "view", "commands", "api", "cli",
+    "model_export", "serving", "sweep", "key_meanings", "config_docs", "doctor", "view", "commands", "api", "cli",
 ]  # fmt: skip
 ENTRANCES = {"__init__", "__main__"}
 MODULES = {
