@@ -36,6 +36,9 @@ def test_a_run_is_served_with_its_weights(tmp_path, overrides):
     assert str(run) in found.description
     assert found.description.endswith("after 1 steps")
     np.testing.assert_allclose(scores(found), expected, atol=1e-5)
+    served = open_model(found)
+    assert not [name for name in served.engine._runner._shapes if "lora" in name], "adapters are part of the weights"
+    asyncio.run(served.engine.close())
     before = find(f"{run}@before")
     assert (before.name, before.weights) == ("mine@before", None)
     assert np.abs(scores(before) - expected).max() > 0.01
