@@ -62,10 +62,11 @@ class Gateway:
     running: int = 0
     _exchanges: weakref.WeakKeyDictionary[Session, Exchanges] = field(default_factory=weakref.WeakKeyDictionary)
 
-    def app(self, hosts: Sequence[str] = (*LOCAL, "[::1]"), routes: Sequence[Route] = ()) -> Starlette:
-        """Returns the server's application, which answers to these names of its host. Further `routes` come first."""
-        routes = [*routes]
-        routes += [Route(path, _alive, methods=["GET", "HEAD"]) for path in ("/", "/s/{session}", "/health")]
+    def app(self, hosts: Sequence[str] = (*LOCAL, "[::1]"), more: Sequence[Route] = ()) -> Starlette:
+        """Returns the server's application, which answers to these names of its host, with `more` paths, which come
+        before its own."""
+        alive = [Route(path, _alive, methods=["GET", "HEAD"]) for path in ("/", "/s/{session}", "/health")]
+        routes = [*more, *alive]
         for prefix in ("/v1", "/s/{session}/v1"):
             routes += [Route(f"{prefix}/{path}", self._handler(api, self._answer), methods=["POST"])
                        for path, api in self.apis.items()]  # fmt: skip
