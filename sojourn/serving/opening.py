@@ -139,4 +139,5 @@ def _require_model(name: str) -> None:
     try:
         loading.resolve(name)
     except ModelError as error:
-        raise ConfigError(f"'{name}': {error}") from error
+        kind = "no run folder" if path.exists() else "neither a run folder nor a recipe, as there is no such path"
+        raise ConfigError(f"'{name}' is {kind}, and no model that can be loaded: {error}") from error
