@@ -62,6 +62,7 @@ COMMANDS = {
     "show": "sojourn.commands.show:show",
     "view": "sojourn.commands.view:view",
     "report": "sojourn.commands.report:report",
+    "serve": "sojourn.commands.serve:serve",
     "play": "sojourn.commands.play:play",
     "export": "sojourn.commands.records:export",
     "replay": "sojourn.commands.records:replay",

@@ -7,9 +7,9 @@ import ctypes
 import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -34,6 +34,14 @@ def prepare(threads: int = 0) -> None:
         sys.modules["torch"].set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     _keep_memory()
     gc.set_threshold(GC_THRESHOLD)
+
+
+def prepare_for(config: Mapping[str, Any]) -> None:
+    """Prepares the process for a config, whose `backend.threads` may be wrong still. It comes before any component is
+    built, because components may import torch."""
+    wanted = config.get("backend", {})
+    count = wanted.get("threads", 0) if isinstance(wanted, dict) else 0
+    prepare(max(count, 0) if isinstance(count, int) else 0)
 
 
 def _keep_memory() -> None:

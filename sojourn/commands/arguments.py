@@ -14,7 +14,7 @@ from sojourn.errors import ConfigError
 if TYPE_CHECKING:
     from sojourn.config.toml import Tables
     from sojourn.protocols import EnvFamily
-    from sojourn.train.recipe import Recipe
+    from sojourn.train.recipe import ModelRecipe, Recipe
     from sojourn.train.resolve import Resolved
 
 Overrides = Annotated[
@@ -34,10 +34,8 @@ def load(path: Path, overrides: list[str] | None) -> Resolved:
 
 
 def resolve_tables(tables: Tables) -> Resolved:
-    """Builds a recipe from its tables. Torch's threads are configured first, because components may import torch."""
-    wanted = tables.data.get("backend", {})
-    count = wanted.get("threads", 0) if isinstance(wanted, dict) else 0
-    threads.prepare(max(count, 0) if isinstance(count, int) else 0)
+    """Builds a recipe from its tables."""
+    threads.prepare_for(tables.data)
     from sojourn.train.resolve import resolve
 
     return resolve(tables)
@@ -95,7 +93,7 @@ def print_risks(family: EnvFamily) -> None:
         print(f"note: {risk}", file=sys.stderr)
 
 
-def print_slowdowns(recipe: Recipe) -> None:
+def print_slowdowns(recipe: Recipe | ModelRecipe) -> None:
     """Prints a line for each thing that the backend computes more slowly for this model on this machine than it
     could."""
     from sojourn.abilities import HasSlowdowns

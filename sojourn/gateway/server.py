@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,28 +38,32 @@ class Gateway:
     """Answers the requests of agents for the replies of a model, each as the turn of a session.
 
     A session is named by the path (`/s/KEY/v1/...`) or, where it has none, by the API key, if that is the key of an
-    open session, or by a header that clients send. With `token`, every request outside of a session's path needs it as
-    its API key. `model` is the name that the list of models tells.
+    open session, or by a header that clients send. With `token`, every request needs it as its API key, but for those
+    on the path of a session that was opened for them: its key is known to them alone. `models` are the names that the
+    list of models tells; a request may name any. `apis` are the APIs by their paths below `/v1`.
     """
 
     sessions: Sessions
-    model: str = "policy"
+    models: Sequence[str] = ("policy",)
     token: str = ""
     limits: Limits = field(default_factory=Limits)
+    apis: Mapping[str, Api] = field(default_factory=lambda: APIS)
     running: int = 0
     _exchanges: weakref.WeakKeyDictionary[Session, Exchanges] = field(default_factory=weakref.WeakKeyDictionary)
 
     def app(self, hosts: Sequence[str] = (*LOCAL, "[::1]"), more: Sequence[Route] = ()) -> Starlette:
-        """Returns the server's application, which answers to these names of its host, with `more` paths."""
-        routes = [Route(path, _alive, methods=["GET", "HEAD"]) for path in ("/", "/s/{session}", "/health")]
+        """Returns the server's application, which answers to these names of its host, with `more` paths, which come
+        before its own."""
+        alive = [Route(path, _alive, methods=["GET", "HEAD"]) for path in ("/", "/s/{session}", "/health")]
+        routes = [*more, *alive]
         for prefix in ("/v1", "/s/{session}/v1"):
             routes += [Route(f"{prefix}/{path}", self._handler(api, self._answer), methods=["POST"])
-                       for path, api in APIS.items()]  # fmt: skip
+                       for path, api in self.apis.items()]  # fmt: skip
             counts = self._handler(MESSAGES, self._count)
             routes.append(Route(f"{prefix}/messages/count_tokens", counts, methods=["POST"]))
             routes.append(Route(f"{prefix}/models", self._handler(CHAT, self._models)))
         guard = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
-        return Starlette(routes=[*routes, *more], middleware=[guard])
+        return Starlette(routes=routes, middleware=[guard])
 
     def exchanges(self, session: Session) -> Exchanges:
         if session not in self._exchanges:
@@ -70,14 +74,21 @@ class Gateway:
         """Returns the session of a request; raises `RequestError` where it may not have one."""
         require_local_origin(request)
         key = request.path_params.get("session")
+        if key is not None and self.sessions.new is None:
+            return self.sessions.get(key)
+        given = self.require_token(request)
         if key is not None:
             return self.sessions.get(key)
-        given = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
-        if self.token and not hmac.compare_digest(given.encode(), self.token.encode()):
-            raise RequestError("this server wants its token as the API key", status=401, code="invalid_api_key")
         if self.sessions.new is None:
             return self.sessions.get(given)
         return self.sessions.get(next((value for name in SESSION_HEADERS if (value := request.headers.get(name))), ""))
+
+    def require_token(self, request: Request) -> str:
+        """Returns the API key of a request; raises `RequestError` where it is not the server's token."""
+        given = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
+        if self.token and not hmac.compare_digest(given.encode(), self.token.encode()):
+            raise RequestError("this server wants its token as the API key", status=401, code="invalid_api_key")
+        return given
 
     def _handler(self, api: Api, answer: Callable[[Api, Request], Awaitable[Response]]) -> Callable[[Request], Any]:
         """Returns what answers the requests of a path; errors have the API's own form."""
@@ -95,8 +106,8 @@ class Gateway:
 
     async def _models(self, api: Api, request: Request) -> Response:
         self.session_of(request)
-        model = {"id": self.model, "object": "model", "created": 0, "owned_by": "sojourn"}
-        return JSONResponse({"object": "list", "data": [model]})
+        models = [{"id": name, "object": "model", "created": 0, "owned_by": "sojourn"} for name in self.models]
+        return JSONResponse({"object": "list", "data": models})
 
     async def _count(self, api: Api, request: Request) -> Response:
         """Tells how many tokens the prompt of a request of Anthropic's API has."""

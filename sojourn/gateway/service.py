@@ -28,7 +28,7 @@ START_S = 60.0
 IDLE_S = 3600  # for which a client may keep a connection open that it does not use
 
 
-class Server(uvicorn.Server):
+class QuietServer(uvicorn.Server):
     """A server within a program of ours, whose signals it leaves alone."""
 
     @contextmanager
@@ -75,7 +75,7 @@ class Service:
         config = uvicorn.Config(
             app, log_level="error", access_log=False, lifespan="off", ws="none", timeout_keep_alive=IDLE_S
         )
-        server, folder = Server(config), tempfile.mkdtemp(prefix="sojourn-gateway-")
+        server, folder = QuietServer(config), tempfile.mkdtemp(prefix="sojourn-gateway-")
         os.chmod(folder, 0o755)
         bound, local = socket.create_server(("127.0.0.1", 0)), socket.socket(socket.AF_UNIX)
         local.bind(f"{folder}/socket")
@@ -90,7 +90,7 @@ class Service:
         self._serving = serving
 
 
-async def _served(server: Server, sockets: list[socket.socket], folder: str) -> None:
+async def _served(server: QuietServer, sockets: list[socket.socket], folder: str) -> None:
     """Serves until the event loop ends."""
     try:
         await server.serve(sockets)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -42,14 +42,16 @@ class Session:
     """Holds what one agent has asked of the gateway, in an episode or while it serves.
 
     `sampling` says whose temperature and the like count: the recipe's, as what is trained was sampled by it, or the
-    client's. At most `turns` replies are given (0: any number). `counts` counts the requests by why they began a new
-    context (`window_...`), the fields of requests that changed nothing (`unused_...`), and `repeated_requests`.
+    client's. At most `turns_at_most` replies are given (0: any number). `observe` is given each reply once, when it is
+    recorded. `counts` counts the requests by why they began a new context (`window_...`), the fields of requests that
+    changed nothing (`unused_...`), and `repeated_requests`.
     """
 
     key: str
     context: AgentContext
     sampling: Sampling = "recipe"
     turns_at_most: int = 0
+    observe: Callable[[Reply], None] = lambda reply: None
     turns: list[Turn] = field(default_factory=list[Turn])
     placement: Placement = field(default_factory=Placement)
     counts: Counter[str] = field(default_factory=Counter[str])
@@ -68,7 +70,7 @@ class Session:
         place = self.placement.find(messages, request.tools)
         prompt, new = self._prompt(place, messages, request)
         self.begun += request.samples
-        asked = [self._sampled(request, prompt) for _ in range(request.samples)]
+        asked = [self._sampled(request, prompt, number) for number in range(request.samples)]
         found = await asyncio.gather(*asked, return_exceptions=True)
         failed = [one for one in found if isinstance(one, BaseException)]
         sampled = [one for one in found if not isinstance(one, BaseException)]
@@ -157,8 +159,8 @@ class Session:
             parts += [sample.tokens, more.tokens]
         return _joined(*parts)
 
-    async def _sampled(self, request: ChatRequest, prompt: Prompt) -> Sample:
-        params = self._params(request, prompt)
+    async def _sampled(self, request: ChatRequest, prompt: Prompt, number: int) -> Sample:
+        params = self._params(request, prompt, number)
         try:
             sample = await self.context.sampler.sample(prompt, params)
         except BudgetError as error:
@@ -171,9 +173,10 @@ class Session:
         self.failure = None
         return sample
 
-    def _params(self, request: ChatRequest, prompt: Prompt) -> SamplingParams:
+    def _params(self, request: ChatRequest, prompt: Prompt, number: int) -> SamplingParams:
         """Returns how to sample a reply. Its seed follows from the session's, the prompt, and how often that was
-        sampled from before, so that it does not depend on which requests are answered beside it."""
+        sampled from before, so that it does not depend on which requests are answered beside it. Where the client's own
+        seed counts, it follows from that, the prompt, and the reply's number in the request alone."""
         context, given = self.context, self.context.params
         room = context.max_context - len(prompt.tokens)
         if room < 1:
@@ -182,12 +185,12 @@ class Session:
         digest = hashlib.blake2b(prompt.tokens.tobytes(), digest_size=16).hexdigest()
         self.asked[digest] += 1
         limit = request.max_tokens or given.max_tokens
-        seed = given.seed if request.seed is None or self.sampling == "recipe" else request.seed
+        own = None if self.sampling == "recipe" else request.seed
         chosen = tokens_of(context.renderer, request.choices) if request.choices else ()
         params = replace(
             given,
             max_tokens=min(limit, given.max_tokens, room),
-            seed=seed_of(seed, digest, self.asked[digest]),
+            seed=seed_of(given.seed, digest, self.asked[digest]) if own is None else seed_of(own, digest, number),
             stop_strings=(*given.stop_strings, *request.stop) if not chosen else (),
             choices=chosen,
         )
@@ -229,11 +232,13 @@ class Session:
         self.placement.add(Recorded(number, (*messages, told), request.tools))
         known = len(prompt.tokens) - len(new.tokens)
         finish = _finish(sample, told, stop_string)
-        return Reply(
+        reply = Reply(
             number=number, turn=turn, message=told, finish=finish, prompt_tokens=len(prompt.tokens),
             cached_tokens=known, stop_string=stop_string,
             pieces=self._pieces(sample.tokens) if request.logprobs else (),
         )  # fmt: skip
+        self.observe(reply)
+        return reply
 
     def _told(self, sample: Sample, request: ChatRequest, number: int) -> tuple[Message | None, Message, str]:
         """Returns the message that was sampled (None where it cannot be read), and what the client is told, with the
