@@ -25,12 +25,21 @@ class Gate:
     `part_margin`, so that guard tasks can be a world of the panel (`mixed`); their fraction of malformed turns may be
     higher by `malformed_rise` at most; and their episodes may have `tokens_ratio` times as many tokens at most. A file
     named FREEZE in the folder of the service's store keeps all from being offered.
+
+    What is offered is then tried: `canary_share` of new sessions are answered by it (0: it serves at once) until
+    `canary_sessions` of them have feedback. If that is lower in the mean than what the serving release had in its last
+    sessions, by more than `tolerance`, it is rolled back; else it serves. Its first `watch_sessions` with feedback are
+    compared with what its predecessor had in the same way, and if they are worse, the predecessor serves again.
     """
 
     margin: Annotated[float, Range(0, 1)] = 0.1
     part_margin: Annotated[float, Range(0, 1)] = 0.15
     malformed_rise: Annotated[float, Range(0, 1)] = 0.05
     tokens_ratio: Annotated[float, Range(above=1)] = 1.5
+    canary_share: Annotated[float, Range(0, below=1)] = 0.1
+    canary_sessions: Annotated[int, Range(2)] = 20
+    tolerance: Annotated[float, Range(0)] = 0.1
+    watch_sessions: Annotated[int, Range(0)] = 50
 
     def why_not(self, panel: Mapping[str, float], serving: Mapping[str, float]) -> str:
         """Returns why weights with these numbers may not take the place of those with the others, or nothing."""

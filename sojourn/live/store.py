@@ -266,6 +266,16 @@ class LiveStore:
         rows = self._database.execute("SELECT turn, value FROM feedback WHERE session = ? ORDER BY id", (key,))
         return [(turn, value) for turn, value in rows.fetchall()]
 
+    def scores(self, release: int, newest: int) -> list[float]:
+        """Returns the mean feedback of each of the newest sessions that a release answered and that have any, the
+        newest first."""
+        rows = self._database.execute(
+            "SELECT AVG(value) FROM feedback JOIN sessions ON key = session WHERE release = ? GROUP BY session "
+            "ORDER BY MAX(at) DESC LIMIT ?",
+            (release, newest),
+        )
+        return [value for (value,) in rows.fetchall()]
+
     # -- releases
 
     def offer(self, step: int, folder: Path, panel: Mapping[str, float]) -> int:

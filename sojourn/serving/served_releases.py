@@ -1,0 +1,141 @@
+"""The weights that answer people: which release serves, which is tried, and when one is taken back."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import statistics
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from sojourn.errors import SojournError
+from sojourn.live.gate import CANARY, FREEZE, OFFERED, ROLLED_BACK, SERVING, Gate
+from sojourn.live.store import LiveStore, Release
+from sojourn.serving.opening import Served
+
+FAILED = "failed"  # of a release: it cannot be opened
+
+
+@dataclass
+class ServedReleases:
+    """Opens the releases that the store offers, and says which of them answers a new session.
+
+    `poll` looks for what changed. A release that nothing uses any more is closed.
+    """
+
+    gate: Gate
+    store: LiveStore
+    open: Callable[[Release], Served]
+    opened: dict[int, Served] = field(default_factory=dict[int, Served])
+    serving: int | None = None
+    tried: int | None = None
+    previous: int | None = None  # which served before, while the one that serves is watched
+    _seen: set[int] = field(default_factory=set[int])  # that were opened, or could not be
+
+    def choose(self, key: str) -> int:
+        """Returns the number of the release that answers a session; it follows from the session's key."""
+        assert self.serving is not None, "`begin` comes first"
+        if self.tried is None:
+            return self.serving
+        digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+        return self.tried if int.from_bytes(digest, "big") / 2**64 < self.gate.canary_share else self.serving
+
+    async def begin(self) -> bool:
+        """Opens the release that served last, else the first that was offered; returns whether there is one."""
+        offered = {one.number: one for one in self.store.releases()}
+        events = self.store.events()
+        served = [e.release for e in events if e.kind == SERVING and e.release in offered]
+        first = [e.release for e in events if e.kind == OFFERED and e.release in offered]
+        number = served[-1] if served else first[0] if first else None
+        if number is None:
+            return False
+        self._seen = {e.release for e in events if e.kind in (SERVING, ROLLED_BACK, FAILED) and e.release is not None}
+        await self._open(offered[number])
+        self.serving = number
+        if not served:
+            self.store.tell(SERVING, number, "it is the first")
+        return True
+
+    async def poll(self, used: Collection[int] = ()) -> None:
+        """Tries what is offered, decides on what is tried or watched, and closes what no session uses."""
+        if (self.store.folder / FREEZE).exists():
+            return
+        if self.tried is not None:
+            self._decide(self.tried)
+        elif self.previous is not None:
+            self._watch(self.previous)
+        else:
+            await self._try_newest()
+        for number in self.opened.keys() - {self.serving, self.tried, self.previous, *used}:
+            await self.opened.pop(number).engine.close()
+
+    async def _try_newest(self) -> None:
+        """Begins to try the newest release that was not seen; those before it are left out."""
+        new = [one for one in self.store.releases() if one.number not in self._seen]
+        if not new:
+            return
+        self._seen |= {one.number for one in new}
+        release = new[-1]
+        if release.number == self.serving:
+            return
+        try:
+            await self._open(release)
+        except (SojournError, OSError, RuntimeError) as error:
+            self.store.tell(FAILED, release.number, f"it cannot be opened: {error}")
+            return
+        if self.gate.canary_share > 0:
+            self.tried = release.number
+            self.store.tell(CANARY, release.number, f"it answers {self.gate.canary_share:.0%} of new sessions")
+        else:
+            self._serve(release.number, "nothing is tried first (canary_share = 0)")
+
+    def _decide(self, tried: int) -> None:
+        scores = self.store.scores(tried, self.gate.canary_sessions)
+        worse, said = self._worse(tried, self.serving, self.gate.canary_sessions)
+        if worse:
+            self.tried = None
+            self.store.tell(ROLLED_BACK, tried, said)
+        elif len(scores) >= self.gate.canary_sessions:
+            self.tried = None
+            self._serve(tried, said)
+
+    def _watch(self, previous: int) -> None:
+        worse, said = self._worse(self.serving, previous, self.gate.watch_sessions)
+        if worse:
+            bad, self.serving, self.previous = self.serving, previous, None
+            self.store.tell(ROLLED_BACK, bad, said)
+            self.store.tell(SERVING, previous, f"release {bad} was rolled back")
+        elif self.serving is None or len(self.store.scores(self.serving, self.gate.watch_sessions)) >= (
+            self.gate.watch_sessions
+        ):
+            self.previous = None
+
+    def _worse(self, new: int | None, old: int | None, count: int) -> tuple[bool, str]:
+        """Returns whether a release is worse than another by the feedback that sessions of both had, and the numbers.
+        Before there are `count` sessions it is worse where that is sure: where the difference is larger than twice its
+        standard error, too."""
+        mine, theirs = (self.store.scores(number, count) if number is not None else [] for number in (new, old))
+        if len(mine) < 2 or len(theirs) < 2:
+            return False, f"{len(mine)} sessions with feedback, and {len(theirs)} of the release before"
+        less = statistics.fmean(theirs) - statistics.fmean(mine)
+        error = sum(statistics.variance(one) / len(one) for one in (mine, theirs)) ** 0.5
+        said = (
+            f"feedback {statistics.fmean(mine):+.3f} in {len(mine)} sessions, {statistics.fmean(theirs):+.3f} in the "
+            f"last {len(theirs)} of the release before"
+        )
+        enough = len(mine) >= count or less > max(2 * error, 2 * self.gate.tolerance)
+        return enough and less > self.gate.tolerance, said
+
+    def _serve(self, number: int, reason: str) -> None:
+        self.previous = self.serving if self.gate.watch_sessions else None
+        self.serving = number
+        self.store.tell(SERVING, number, reason)
+
+    async def _open(self, release: Release) -> None:
+        if release.number not in self.opened:
+            self.opened[release.number] = await asyncio.to_thread(self.open, release)
+
+    async def close(self) -> None:
+        for served in self.opened.values():
+            await served.engine.close()
+        self.opened.clear()
