@@ -81,7 +81,10 @@ PROGRAMS = [
     ),
     *_program(
         "smolagents", "smol_agent.py", ("smolagents[openai]==1.26.0",), "chat",
-        script=Script(FUNCTIONS.read, FUNCTIONS.write, Call("final_answer", {"answer": "It is done."})),
+        script=Script(
+            (Call("read", {"name": "first.txt"}), FUNCTIONS.read[1]), FUNCTIONS.write,
+            Call("final_answer", {"answer": "It is done."}),
+        ),
     ),
     *_program("google-adk", "adk_agent.py", ("google-adk==2.13.0", "litellm==1.110.2", "mcp==2.3.0"), "chat"),
     *_program("strands", "strands_agent.py", ("strands-agents[openai]==1.62.0",), "chat"),
@@ -121,7 +124,7 @@ CODEX = Client(
 _CLAUDE = ("--dangerously-skip-permissions", "-p")
 CLAUDE = Client(
     name="claude-code", api="messages", packages=("@anthropic-ai/claude-code@2.1.197",),
-    script=shell("Bash", description="Works with files"),
+    script=shell("Bash", description="Works with files", timeout=9e3),
     commands=(("$bin/claude", *_CLAUDE, PROMPT), ("$bin/claude", "--continue", *_CLAUDE, FURTHER)),
     environment={"ANTHROPIC_BASE_URL": "$base", "ANTHROPIC_AUTH_TOKEN": KEY, "ANTHROPIC_MODEL": "m", "IS_SANDBOX": "1",
                  "DISABLE_AUTO_COMPACT": "1", "DISABLE_AUTOUPDATER": "1", "DISABLE_TELEMETRY": "1"},
@@ -133,7 +136,7 @@ _OPENCODE = """{
 }
 """
 OPENCODE = Client(
-    name="opencode", api="chat", packages=("opencode-ai@1.18.33",), script=shell("bash", description="Works with files"),
+    name="opencode", api="chat", packages=("opencode-ai@1.18.33",), script=shell("bash", description="Works with files", timeout=9e3),
     commands=(("$bin/opencode", "run", PROMPT), ("$bin/opencode", "run", "--continue", FURTHER)),
     environment={"OPENCODE_CONFIG": "$home/opencode.json", "OPENCODE_DISABLE_MODELS_FETCH": "1"},
     files={"opencode.json": _OPENCODE},
@@ -142,14 +145,14 @@ _PI = """{"providers": {"g": {"baseUrl": "$base/v1", "api": "openai-completions"
   "models": [{"id": "m", "contextWindow": 1000000, "maxTokens": 4096, "reasoning": true}]}}}
 """
 PI = Client(
-    name="pi", api="chat", packages=("@earendil-works/pi-coding-agent@0.74.2",), script=shell("bash"),
+    name="pi", api="chat", packages=("@earendil-works/pi-coding-agent@0.74.2",), script=shell("bash", timeout=9.0),
     commands=tuple(("$bin/pi", *more, "--provider", "g", "--model", "m", "-p", prompt)
                    for more, prompt in (((), PROMPT), (("--continue",), FURTHER))),
     environment={"PI_CODING_AGENT_DIR": "$home", "PI_OFFLINE": "1"}, files={"models.json": _PI},
 )  # fmt: skip
 QWEN = Client(
     name="qwen-code", api="chat", packages=("@qwen-code/qwen-code@0.15.10",),
-    script=shell("run_shell_command", is_background=False),
+    script=shell("run_shell_command", is_background=False, timeout=9e3),
     commands=tuple(("$bin/qwen", *more, "--yolo", "--auth-type", "openai", "-p", prompt)
                    for more, prompt in (((), PROMPT), (("--continue",), FURTHER))),
     environment={**OPENAI, "OPENAI_MODEL": "m"},
