@@ -12,6 +12,7 @@ was done. With `--record`, what the clients sent is written into `tests/gateway/
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -32,15 +33,14 @@ from machine import write
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
+from sojourn.gateway.server import Gateway  # noqa: E402
+from sojourn.gateway.session import Session  # noqa: E402
+from sojourn.gateway.sessions import Sessions  # noqa: E402
 from tests.gateway.clients.neutral import record  # noqa: E402
 from tests.gateway.clients.recording import Recorder  # noqa: E402
 from tests.gateway.clients.table import CLIENTS, Client  # noqa: E402
 from tests.gateway.clients.task import ANSWER, FILES  # noqa: E402
-from tests.gateway_sessions import exact, session  # noqa: E402
-
-from sojourn.gateway.server import Gateway  # noqa: E402
-from sojourn.gateway.session import Session  # noqa: E402
-from sojourn.gateway.sessions import Sessions  # noqa: E402
+from tests.gateway_sessions import cause, exact, session  # noqa: E402
 
 PROGRAMS = ROOT / "tests" / "gateway" / "clients" / "programs"
 KEY, CONTEXT, LONGEST_S = "recorded", 1_000_000, 300
@@ -52,7 +52,7 @@ QUIET = {"NO_PROXY": "127.0.0.1", "CI": "1", "NO_COLOR": "1", "TERM": "dumb", "D
 @dataclass
 class Outcome:
     """Holds what became of one client. `extended` counts the turns that went on from an earlier one, `windows` those
-    that began a new context by why; `prompted` are the tokens of all prompts and samples, `stored` those of the turns."""
+    that began a new context by why; `prompted` are the tokens of all prompts and samples, `stored` those of turns."""
 
     client: str
     version: str
@@ -153,8 +153,23 @@ def run(client: Client, binaries: Path, folder: Path, recorded: Path | None) -> 
         faults.append(f"the recorded tokens are not the sampled ones: {error}")
     _count(outcome, one, sum(map(len, sampler.prompts)))
     if recorded is not None and not faults:
-        record(client, asked, folder, recorded)
+        recorded.mkdir(exist_ok=True)
+        _keep(client, one, record(asked, folder), recorded / f"{client.key}.json")
     return outcome
+
+
+def _keep(client: Client, one: Session, requests: Sequence[dict[str, Any]], path: Path) -> None:
+    """Writes a fixture: the requests, whose lists of tools are kept once each, and the turns that they became."""
+    tools: list[Any] = []
+    for request in requests:
+        listed = request["body"].pop("tools")
+        if listed not in tools:
+            tools.append(listed)
+        request["tools"] = tools.index(listed)
+    turns = [{"parent": turn.parent, "cause": cause(turn)} for turn in one.turns]
+    fixture = {"client": client.name, "version": client.version, "api": client.api, "turns": turns,
+               "tools": tools, "requests": requests}  # fmt: skip
+    path.write_text(json.dumps(fixture, indent=1, ensure_ascii=False) + "\n")
 
 
 def _count(outcome: Outcome, one: Session, prompted: int) -> None:
@@ -164,7 +179,7 @@ def _count(outcome: Outcome, one: Session, prompted: int) -> None:
     counts = {name.partition("_")[::2]: number for name, number in sorted(one.counts.items())}
     outcome.windows = {name: number for (kind, name), number in counts.items() if kind == "window"}
     outcome.unused = {name: number for (kind, name), number in counts.items() if kind == "unused"}
-    outcome.differences = {turn: text for turn, text in one.differences.items() if turn}
+    outcome.differences = {turn: text.partition(" on ")[0] for turn, text in one.differences.items() if turn}
     outcome.prompted = prompted + sampled
     outcome.stored = sum(len(turn.context) for turn in one.turns) + sampled
 

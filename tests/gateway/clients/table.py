@@ -1,7 +1,7 @@
 """The clients: the version of each, how it is started, and what the model says to it.
 
-In commands, environments and files, `$base` is the base URL of the session, without the `/v1` that OpenAI's clients want
-after it; `$bin`, `$programs`, `$home` and `$task` are folders.
+In commands, environments and files, `$base` is the base URL of the session, without the `/v1` that OpenAI's clients
+want after it; `$bin`, `$programs`, `$home` and `$task` are folders.
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ PROGRAMS = [
 AIDER = Client(
     name="aider", api="chat", packages=("aider-chat==0.86.2",), script=edits, environment=OPENAI,
     commands=tuple(
-        ("$bin/aider", "--model", "openai/m", "--no-git", "--yes-always", "--edit-format", "whole", "--no-show-model-warnings",
-         "--no-check-update", "--analytics-disable", "--restore-chat-history", "--message", prompt, "first.txt", "second.txt",
-         "answer.txt")
+        ("$bin/aider", "--model", "openai/m", "--no-git", "--yes-always", "--edit-format", "whole",
+         "--no-show-model-warnings", "--no-check-update", "--analytics-disable", "--restore-chat-history",
+         "--message", prompt, "first.txt", "second.txt", "answer.txt")
         for prompt in (PROMPT, FURTHER)
     ),
 )  # fmt: skip
@@ -110,7 +110,8 @@ MINI = Client(
                  "MSWEA_GLOBAL_CONFIG_DIR": "$home", "MSWEA_SILENT_STARTUP": "1"},
 )  # fmt: skip
 _CODEX = (
-    "-c", 'model_provider="g"', "-c", 'model_providers.g={name="g",base_url="$base/v1",env_key="KEY",wire_api="responses"}',
+    "-c", 'model_provider="g"',
+    "-c", 'model_providers.g={name="g",base_url="$base/v1",env_key="KEY",wire_api="responses"}',
     "-c", "model_context_window=1000000", "-m", "m", "--skip-git-repo-check",
 )  # fmt: skip
 CODEX = Client(
@@ -136,7 +137,8 @@ _OPENCODE = """{
 }
 """
 OPENCODE = Client(
-    name="opencode", api="chat", packages=("opencode-ai@1.18.33",), script=shell("bash", description="Works with files", timeout=9e3),
+    name="opencode", api="chat", packages=("opencode-ai@1.18.33",),
+    script=shell("bash", description="Works with files", timeout=9e3),
     commands=(("$bin/opencode", "run", PROMPT), ("$bin/opencode", "run", "--continue", FURTHER)),
     environment={"OPENCODE_CONFIG": "$home/opencode.json", "OPENCODE_DISABLE_MODELS_FETCH": "1"},
     files={"opencode.json": _OPENCODE},

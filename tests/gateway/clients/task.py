@@ -53,7 +53,7 @@ class Script:
         if SEEN not in prompt:
             return sampled("Both files, at once.", " \n I read both files. ", *self.read)
         if STORED not in prompt:
-            return sampled("Now the third; it's \"easy\".", "", self.write)
+            return sampled('Now the third; it\'s "easy".', "", self.write)
         if FURTHER in prompt:
             return self._ended("  An umbrellabird.\n")
         return self._ended(" It is done: answer.txt has both. \n\n")
@@ -69,7 +69,9 @@ def sampled(thought: str, text: str, *calls: Call) -> str:
 
 FUNCTIONS = Script(  # the tools of programs/tools.py
     read=(Call("read", {"lines": 10.0, "name": "first.txt"}), Call("read", {"name": "second.txt", "lines": 5})),
-    write=Call("write", {"text": "lamp: umbrellabird\ndoor: quokka41\n", "name": "answer.txt", "label": "caf\u00e9 1/2"}),
+    write=Call(
+        "write", {"text": "lamp: umbrellabird\ndoor: quokka41\n", "name": "answer.txt", "label": "caf\u00e9 1/2"}
+    ),
 )
 
 
@@ -89,11 +91,17 @@ def edits(prompt: str) -> str:
 def dspy(prompt: str) -> str:
     """Replies to DSPY's ReAct, whose calls are fields of a text."""
     if "[[ ## next_tool_name ## ]]" not in prompt:
-        return sampled("That is all.", "[[ ## reasoning ## ]]\nBoth.\n\n[[ ## answer ## ]]\n It is done. \n" + COMPLETED)
+        return sampled(
+            "That is all.", "[[ ## reasoning ## ]]\nBoth.\n\n[[ ## answer ## ]]\n It is done. \n" + COMPLETED
+        )
     read = [Call("read", {"name": name}) for name in FILES]
     words = {"umbrellabird": read[0], SEEN: read[1], STORED: FUNCTIONS.write}
     call = next((call for word, call in words.items() if word not in prompt), Call("finish", {}))
-    fields = {"next_thought": "Go on.", "next_tool_name": call.name, "next_tool_args": json.dumps(call.arguments, indent=1)}
+    fields = {
+        "next_thought": "Go on.",
+        "next_tool_name": call.name,
+        "next_tool_args": json.dumps(call.arguments, indent=1),
+    }
     return sampled("A step.", "".join(f"[[ ## {name} ## ]]\n{value}\n\n" for name, value in fields.items()) + COMPLETED)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-API, BASE = (sys.argv + ["chat", ""])[1:3]
+API, BASE = [*sys.argv, "chat", ""][1:3]
 KEY = "none"
 SYSTEM = "You work with files."
 PROMPTS = (
