@@ -55,6 +55,7 @@ class Outcome:
     that began a new context by why; `prompted` are the tokens of all prompts and samples, `stored` those of turns."""
 
     client: str
+    variant: str
     version: str
     api: str
     turns: int = 0
@@ -139,7 +140,7 @@ def run(client: Client, binaries: Path, folder: Path, recorded: Path | None) -> 
         (folder / name).mkdir(parents=True)
     with serving(recorder) as base:
         faults = list(start(client, {**places, "base": base}))
-    outcome = Outcome(client.name, client.version, client.api, faults=faults)
+    outcome = Outcome(client.name, client.variant, client.version, client.api, faults=faults)
     answer = folder / "task" / ANSWER
     if not answer.exists() or answer.read_text() != "".join(FILES.values()):
         faults.append(f"the task was not done: {answer.name} does not hold both texts")
@@ -189,7 +190,8 @@ def row(outcome: Outcome) -> str:
     windows = ", ".join(f"{number} {cause}" for cause, number in outcome.windows.items() if cause != "first")
     fault = f" | FAULT: {'; '.join(outcome.faults)}" if outcome.faults else ""
     head = f"{outcome.client:15} {outcome.version:10} {outcome.api:10} {outcome.turns:5} {share:8.0%}"
-    return f"{head} {outcome.prompted / max(outcome.stored, 1):6.1f}  {windows or '-'}{fault}"
+    named = f" ({outcome.variant})" if outcome.variant else ""
+    return f"{head} {outcome.prompted / max(outcome.stored, 1):6.1f}  {windows or '-'}{named}{fault}"
 
 
 HEAD = f"{'client':15} {'version':10} {'API':10} {'turns':5} extended fewer  new contexts after the first"

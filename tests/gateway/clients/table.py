@@ -7,7 +7,7 @@ want after it; `$bin`, `$programs`, `$home` and `$task` are folders.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tests.gateway.clients.task import (
@@ -17,6 +17,7 @@ from tests.gateway.clients.task import (
     Call,
     Reply,
     Script,
+    delegating,
     dspy,
     edits,
     shell,
@@ -38,10 +39,11 @@ class Client:
     commands: tuple[tuple[str, ...], ...]
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     files: Mapping[str, str] = field(default_factory=dict[str, str])  # by their paths in the home folder
+    variant: str = ""  # names what is different, where a client has several rows with one API
 
     @property
     def key(self) -> str:
-        return f"{self.name.replace('-', '_')}_{self.api}"
+        return "_".join(filter(None, [self.name.replace("-", "_"), self.api, self.variant]))
 
     @property
     def npm(self) -> bool:
@@ -104,7 +106,7 @@ AIDER = Client(
 )  # fmt: skip
 MINI = Client(
     name="mini-swe-agent", api="chat", packages=("mini-swe-agent==2.4.6", "mcp==2.3.0"),
-    script=shell("bash", last=Call("bash", {"command": DONE})),
+    script=replace(shell("bash", last=Call("bash", {"command": DONE})), idle=True),
     commands=(("$bin/mini", "-y", "--exit-immediately", "-m", "openai/m", "-o", "$home/run.json", "-t", PROMPT),),
     environment={**OPENAI, "MSWEA_CONFIGURED": "true", "MSWEA_COST_TRACKING": "ignore_errors",
                  "MSWEA_GLOBAL_CONFIG_DIR": "$home", "MSWEA_SILENT_STARTUP": "1"},
@@ -160,4 +162,10 @@ QWEN = Client(
     environment={**OPENAI, "OPENAI_MODEL": "m"},
 )  # fmt: skip
 
-CLIENTS = [*PROGRAMS, AIDER, MINI, CODEX, CLAUDE, OPENCODE, PI, QWEN]
+_WORK = shell("Bash", description="Works with files"), shell("bash", description="Works with files")
+SUB_AGENTS = [
+    replace(CLAUDE, variant="sub_agents", script=delegating("Agent", "general-purpose", _WORK[0])),
+    replace(OPENCODE, variant="sub_agents", script=delegating("task", "general", _WORK[1])),
+]
+
+CLIENTS = [*PROGRAMS, AIDER, MINI, CODEX, CLAUDE, OPENCODE, PI, QWEN, *SUB_AGENTS]

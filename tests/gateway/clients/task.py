@@ -40,16 +40,19 @@ class Call:
 @dataclass(frozen=True)
 class Script:
     """Says what the model replies to one client, whose tools have names of their own. Without `last` it ends with a
-    text."""
+    text. With `idle` it begins with a text, and calls nothing until it is told so."""
 
     read: tuple[Call, ...]
     write: Call
     last: Call | None = None
     side: str = "<tools>"  # a prompt without it asks for something else, such as a title
+    idle: bool = False
 
     def __call__(self, prompt: str) -> str:
         if self.side not in prompt:
             return sampled("A name for it.", " Reading two files \n")
+        if self.idle and prompt.count("<|im_start|>user") == 1:
+            return sampled("How?", " I would read both files.\n")
         if SEEN not in prompt:
             return sampled("Both files, at once.", " \n I read both files. ", *self.read)
         if STORED not in prompt:
@@ -107,3 +110,27 @@ def dspy(prompt: str) -> str:
 
 COMPLETED = "[[ ## completed ## ]]"
 Reply = Callable[[str], str]
+
+
+@dataclass(frozen=True)
+class Delegating:
+    """Says what the model replies to a client with sub-agents: the main agent gives the whole task to one of them,
+    which does it by `work`."""
+
+    delegate: Call
+    work: Script
+
+    def __call__(self, prompt: str) -> str:
+        if self.work.side not in prompt or (SUBTASK in prompt and str(self.delegate) not in prompt):
+            return self.work(prompt)
+        if str(self.delegate) not in prompt:
+            return sampled("Someone else can do it.", "", self.delegate)
+        return sampled("That is all.", "  An umbrellabird.\n" if FURTHER in prompt else " It is done by another. \n")
+
+
+SUBTASK = f"Your part: {PROMPT}"
+
+
+def delegating(name: str, kind: str, work: Script) -> Delegating:
+    """Returns the script for a client whose tool `name` gives a task to a sub-agent of this kind."""
+    return Delegating(Call(name, {"subagent_type": kind, "prompt": SUBTASK, "description": "Work with files"}), work)
