@@ -6,13 +6,14 @@
 # make reference   write the pages that are made of the code: configuration, command line, methods
 # make wheel   build both distributions, install them into clean environments and train, with each Python that is here
 # make adapters   build other ecosystems' environments in .venvs/, and run the tests of the adapters against them
+# make clients   install programs and frameworks that speak to models in .venvs/clients, and let each do a task by the gateway
 # make vllm   build an environment with vLLM for CPUs in .venvs/vllm, and run the tests of the samplers that use it
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 TORCH := torch==2.13.0
 
-.PHONY: demo test lint docs reference wheel setup browser worlds adapters vllm pins clean
+.PHONY: demo test lint docs reference wheel setup browser worlds adapters clients vllm pins clean
 
 demo: setup browser
 	$(BIN)/sojourn train recipes/miniwob/train.toml
@@ -85,7 +86,7 @@ newer = $(shell for python in python3.12 python3.13 $(PYTHON); do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null && echo $$python && break; done)
 PYTHON312 := $(if $(filter adapters .venvs/nemo_gym/ready,$(MAKECMDGOALS)),$(newer))
 FOREIGN := openenv verifiers browsergym alfworld $(if $(PYTHON312),nemo_gym)
-adapters: setup browser worlds .venvs/mcp1/ready $(FOREIGN:%=.venvs/%/ready)
+adapters: setup browser worlds clients .venvs/mcp1/ready $(FOREIGN:%=.venvs/%/ready)
 	.venvs/mcp1/bin/python -m pytest -W ignore::ResourceWarning worlds/tests/adapters/test_mcp.py
 	$(foreach name,$(FOREIGN),SOJOURN_$(shell echo $(name) | tr a-z A-Z)_PYTHON=.venvs/$(name)/bin/python) \
 		$(BIN)/python -m pytest worlds/tests/adapters worlds/tests/test_alfworld.py
@@ -96,6 +97,11 @@ adapters: setup browser worlds .venvs/mcp1/ready $(FOREIGN:%=.venvs/%/ready)
 	$(PYTHON) -m venv .venvs/$*
 	.venvs/$*/bin/pip install -q --no-deps --require-hashes -r $<
 	touch $@
+
+# Programs and frameworks that speak to models, each at its version in an environment of its own: minutes, and gigabytes.
+# Those of the command line need Node and npm.
+clients: setup worlds
+	$(BIN)/python benchmarks/clients.py
 
 # vLLM wants other versions of some of our packages. Minutes, and gigabytes: not part of `make test`.
 vllm: .venvs/vllm/ready

@@ -14,7 +14,7 @@ from sojourn.gateway.session import Session
 from sojourn.protocols import AgentContext
 from sojourn.render.chatml import ChatML
 from sojourn.render.turns import Turns
-from sojourn.types import Ending, FloatArray, Message, Prompt, Role, Sample, SamplingParams, Stop, Tool, Versions
+from sojourn.types import Ending, FloatArray, Message, Prompt, Role, Sample, SamplingParams, Stop, Tool, Turn, Versions
 
 LOOK = Tool("look", "Look around.", {"type": "object", "properties": {"at": {"type": "string"}}})
 Script = Callable[[str], Message | str]
@@ -112,3 +112,9 @@ def exact(one: Session, sampler: OddSampler) -> None:
     sampled = [(prompt, sample.tokens.tolist(), sample.logprobs.tolist())
                for prompt, sample in zip(sampler.prompts, sampler.samples, strict=True)]  # fmt: skip
     assert sorted(recorded) == sorted(sampled)
+
+
+def cause(turn: Turn) -> str:
+    """Returns why a turn began a new context; empty where it extended another."""
+    named = [name.removeprefix("window_") for name in turn.info if name.startswith("window_")]
+    return named[0] if named else ("first" if turn.parent < 0 else "")

@@ -3,12 +3,13 @@
 Clients send the whole conversation with each request, and not quite as they were told it: they trim texts, drop
 thoughts, write the arguments of calls anew and give calls other ids. A reply is taken for the same where its text is
 equal but for white space around it (or missing beside calls), its thought too (or missing), and its calls are equal by
-name and parsed arguments. All other messages must be equal to the letter.
+name and parsed arguments, whose numbers are equal as floats. All other messages must be equal to the letter.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -129,11 +130,7 @@ def same_reply(told: Message, sent: Message) -> bool:
     return (
         (text == told.text.strip() or (not text and bool(told.calls)))
         and (not thought or thought == told.thought.strip())
-        and len(told.calls) == len(sent.calls)
-        and all(
-            (one.name, one.arguments) == (other.name, other.arguments)
-            for one, other in zip(told.calls, sent.calls, strict=True)
-        )
+        and _calls(told) == _calls(sent)
     )
 
 
@@ -161,9 +158,23 @@ def _opening(messages: Sequence[Message]) -> Sequence[Message]:
 
 def _keys(reply: Message) -> list[Key]:
     """Returns the keys of a reply: with its text, and without where it has calls."""
-    calls = json.dumps([(call.name, dict(call.arguments)) for call in reply.calls], sort_keys=True)
-    text = reply.text.strip()
+    calls, text = _calls(reply), reply.text.strip()
     return [(text, calls), ("", calls)] if text and reply.calls else [(text, calls)]
+
+
+def _calls(reply: Message) -> str:
+    """Returns the names and arguments of calls as JSON, with numbers as clients in JavaScript read them: what was
+    sampled as 9.0 comes back as 9. True and 1 stay apart."""
+    calls = [(call.name, dict(call.arguments)) for call in reply.calls]
+    if not calls:
+        return ""
+    return json.dumps(json.loads(json.dumps(calls, sort_keys=True), parse_int=_number, parse_float=_number))
+
+
+def _number(text: str) -> float | str:
+    """Returns a number as a float, without the sign of a zero; one that no float holds stays a text."""
+    number = float(text) + 0.0
+    return number if math.isfinite(number) else text
 
 
 def _parting(before: str, now: str) -> str:

@@ -90,6 +90,18 @@ async def test_a_reply_of_other_words_begins_a_new_context(changed):
     exact(one, sampler)
 
 
+async def test_numbers_that_clients_write_anew_are_the_same_and_other_values_are_not():
+    sampled = {"a": 9.0, "b": 1, "c": [True, -0.0, {"d": 12345678901234567891}], "e": 1e3}
+    sent = {"e": 1000, "c": [True, 0, {"d": 12345678901234567000}], "b": 1.0, "a": 9}
+    told = said("", "", ToolCall("look", sampled))
+    one, sampler = session(lambda prompt: told)
+    await one.reply(asked(user("Look.")))
+    for arguments, parent in ((sent, 0), ({**sent, "b": True}, -1), ({**sent, "a": 9.5}, -1), ({**sent, "a": "9"}, -1)):
+        await one.reply(asked(user("Look."), said("", "", ToolCall("look", arguments)), user("?")))
+        assert one.turns[-1].parent == parent
+    exact(one, sampler)
+
+
 async def causes(*requests):
     one, sampler = session(lambda prompt: said(f"reply {len(prompt)}"))
     for request in requests:
