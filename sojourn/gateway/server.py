@@ -6,8 +6,8 @@ import asyncio
 import hmac
 import json
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +17,12 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from sojourn.gateway.chat_completions import ChatCompletions
 from sojourn.gateway.exchange import Exchange, Exchanges
 from sojourn.gateway.messages import Messages
-from sojourn.gateway.requests import Api, ChatRequest, RequestError
+from sojourn.gateway.requests import Api, Reply, ReplyStream, RequestError
 from sojourn.gateway.responses import Responses
 from sojourn.gateway.session import Session
 from sojourn.gateway.sessions import Sessions
@@ -57,7 +58,8 @@ class Gateway:
     model: str = "policy"
     token: str = ""
     limits: Limits = field(default_factory=Limits)
-    running: int = 0
+    _reading: int = 0
+    _sampling: set[asyncio.Task[list[Reply]]] = field(default_factory=set[asyncio.Task[list[Reply]]])
     _exchanges: weakref.WeakKeyDictionary[Session, Exchanges] = field(default_factory=weakref.WeakKeyDictionary)
 
     def app(self, hosts: Sequence[str] = (*LOCAL, "[::1]")) -> Starlette:
@@ -70,6 +72,12 @@ class Gateway:
             routes.append(Route(f"{prefix}/messages/count_tokens", counts, methods=["POST"]))
             routes.append(Route(f"{prefix}/models", self._handler(CHAT, self._models)))
         return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))])
+
+    @property
+    def running(self) -> int:
+        """Returns how many requests are under way: their bodies are read, or replies to them are sampled. Who reads a
+        reply slowly does not count."""
+        return self._reading + len(self._sampling)
 
     def exchanges(self, session: Session) -> Exchanges:
         if session not in self._exchanges:
@@ -125,51 +133,56 @@ class Gateway:
         with self._counted():
             body = await _body(request, self.limits)
             asked = api.read(_json(body))
-            if asked.stream and asked.samples > 1:
-                raise RequestError(f"n = {asked.samples} with stream = true: expected n = 1, or no stream", param="n")
             retried = request.headers.get("x-stainless-retry-count", "0") not in ("0", "")
             exchange = self.exchanges(session).begin(asked, body, retried=retried)
-            if asked.stream:
-                await asyncio.wait({exchange.task}, timeout=0.001)  # for what is refused at once
-                if not exchange.task.done() or exchange.task.exception() is None:
-                    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-                    frames = self._streamed(api, asked, exchange)
-                    return StreamingResponse(frames, media_type="text/event-stream", headers=headers)
+        self._sampling.add(exchange.task)
+        exchange.task.add_done_callback(self._sampling.discard)
+        if asked.stream:
+            await asyncio.wait({exchange.task}, timeout=0.001)  # for what is refused at once
+            if not exchange.task.done() or exchange.task.exception() is None:
+                return EventStream(_frames(api.stream(asked), exchange), exchange)
+        with exchange.answered():
             replies = await exchange.replies()
-        if await request.is_disconnected():
-            exchange.gone = True
-        else:
-            exchange.delivered()
+            if not await request.is_disconnected():
+                exchange.delivered()
         return JSONResponse(dict(api.whole(asked, replies)))
-
-    async def _streamed(self, api: Api, asked: ChatRequest, exchange: Exchange) -> AsyncIterator[str]:
-        """Yields a reply as server-sent events. The last of them goes out when the turn is recorded."""
-        stream = api.stream(asked)
-        try:
-            with self._counted():
-                for frame in stream.begin():
-                    yield frame
-                while not (await asyncio.wait({exchange.task}, timeout=KEEPALIVE_S))[0]:
-                    yield KEEPALIVE
-                for frame in stream.end((await exchange.replies())[0]):
-                    yield frame
-            exchange.delivered()
-        except (GeneratorExit, asyncio.CancelledError):
-            exchange.gone = True
-            raise
-        except Exception as error:  # the status is sent already: what went wrong is the last event
-            failure = error if isinstance(error, RequestError) else RequestError(f"{error}", status=500, code="failed")
-            for frame in stream.failed(failure):
-                yield frame
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
-        """Counts a request while it is answered."""
-        self.running += 1
+        """Counts a request while its body is read."""
+        self._reading += 1
         try:
             yield
         finally:
-            self.running -= 1
+            self._reading -= 1
+
+
+class EventStream(StreamingResponse):
+    """Sends the replies of an exchange as server-sent events, at the pace at which the client reads."""
+
+    def __init__(self, frames: AsyncGenerator[str, None], exchange: Exchange) -> None:
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(frames, media_type="text/event-stream", headers=headers)
+        self.frames, self.exchange = frames, exchange
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self.exchange.answered():
+            async with aclosing(self.frames):
+                await super().__call__(scope, receive, send)
+
+
+async def _frames(stream: ReplyStream, exchange: Exchange) -> AsyncGenerator[str, None]:
+    """Yields the events of replies while they are sampled. The last of them goes out when the turns are recorded."""
+    try:
+        yield "".join(stream.begin())
+        async with aclosing(exchange.deltas(KEEPALIVE_S)) as deltas:
+            async for new in deltas:
+                yield "".join(frame for delta in new for frame in stream.delta(delta)) or KEEPALIVE
+        yield "".join(stream.end(await exchange.replies()))
+        exchange.delivered()
+    except Exception as error:  # the status is sent already: what went wrong is the last event
+        failure = error if isinstance(error, RequestError) else RequestError(f"{error}", status=500, code="failed")
+        yield "".join(stream.failed(failure))
 
 
 def _refused(api: Api, error: RequestError) -> Response:

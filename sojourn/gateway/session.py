@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
 
+from sojourn.abilities import Tell, sample_telling
 from sojourn.errors import ActionError, BudgetError, RenderError, SojournError
 from sojourn.gateway.placement import Cause, Place, Placement, Recorded
 from sojourn.gateway.requests import ChatRequest, Finish, Reply, RequestError
 from sojourn.protocols import AgentContext
 from sojourn.render.choices import tokens_of
+from sojourn.render.partial import PartialReader, PartialReply, ReadsPartialReplies
 from sojourn.render.text import HasCodec
 from sojourn.seeds import seed_of
 from sojourn.types import (
@@ -58,15 +61,18 @@ class Session:
     begun: int = 0  # replies that are sampled or were
     delivered: set[int] = field(default_factory=set[int])  # turns that a client was sent
 
-    async def reply(self, request: ChatRequest) -> list[Reply]:
-        """Returns the replies to a request, each a turn of the session by then. Raises `RequestError`."""
+    async def reply(
+        self, request: ChatRequest, tell: Callable[[int, Sequence[int]], None] | None = None
+    ) -> list[Reply]:
+        """Returns the replies to a request, each a turn of the session by then. Meanwhile `tell` is called with the
+        number of a reply and its next tokens, as they come. Raises `RequestError`."""
         self.counts.update(f"unused_{name}" for name in request.unused)
         messages = _readable(request)
         self._require_turns(request.samples)
         place = self.placement.find(messages, request.tools)
         prompt, new = self._prompt(place, messages, request)
         self.begun += request.samples
-        asked = [self._sampled(request, prompt) for _ in range(request.samples)]
+        asked = [self._sampled(request, prompt, tell and partial(tell, number)) for number in range(request.samples)]
         found = await asyncio.gather(*asked, return_exceptions=True)
         failed = [one for one in found if isinstance(one, BaseException)]
         sampled = [one for one in found if not isinstance(one, BaseException)]
@@ -132,10 +138,14 @@ class Session:
             parts += [sample.tokens, more.tokens]
         return _joined(*parts)
 
-    async def _sampled(self, request: ChatRequest, prompt: Prompt) -> Sample:
+    def reader(self, request: ChatRequest) -> PartialReader:
+        """Returns what reads a reply to a request as its tokens come."""
+        return PartialReader(self.context.renderer, (*self.context.params.stop_strings, *request.stop))
+
+    async def _sampled(self, request: ChatRequest, prompt: Prompt, tell: Tell | None) -> Sample:
         params = self._params(request, prompt)
         try:
-            return await self.context.sampler.sample(prompt, params)
+            return await sample_telling(self.context.sampler, prompt, params, tell)
         except BudgetError as error:
             raise self._full(str(error)) from None
         except SojournError as error:
@@ -206,12 +216,12 @@ class Session:
 
     def _told(self, sample: Sample, request: ChatRequest, number: int) -> tuple[Message | None, Message, str]:
         """Returns the message that was sampled (None where it cannot be read), and what the client is told, with the
-        stop string that ended it. A reply that cannot be read is told as the text that it is."""
+        stop string that ended it. A reply that cannot be read is told as the thought and the text that it is."""
         try:
             message = self.context.renderer.parse(sample.tokens.tolist())
         except ActionError:
             message = None
-        told = message or Message(Role.ASSISTANT, self._text(sample.tokens))
+        told = message or self._unreadable(sample.tokens)
         stops = [*self.context.params.stop_strings, *request.stop] if sample.stop is Stop.END else []
         at, stop = min(((told.text.find(text), text) for text in stops if text in told.text), default=(-1, ""))
         if stop:
@@ -222,10 +232,14 @@ class Session:
         )
         return message, replace(told, calls=calls), stop
 
-    def _text(self, tokens: IntArray) -> str:
+    def _unreadable(self, tokens: IntArray) -> Message:
+        """Returns a reply that the renderer refuses: what was to be a call is text."""
         renderer = self.context.renderer
         kept = tokens[:-1] if len(tokens) and int(tokens[-1]) in renderer.stops else tokens
-        return renderer.codec.decode(kept) if isinstance(renderer, HasCodec) else ""
+        told = PartialReply("", renderer.codec.decode(kept) if isinstance(renderer, HasCodec) else "")
+        if isinstance(renderer, ReadsPartialReplies):
+            told = renderer.parse_partial(told.text, ended=True)
+        return Message(Role.ASSISTANT, told.text, told.thought)
 
     def _pieces(self, tokens: IntArray) -> tuple[str, ...]:
         renderer = self.context.renderer
