@@ -69,7 +69,7 @@ class Client:
     status: int = 0
 
     def __post_init__(self) -> None:
-        self._asked = False
+        self._asked, self._content = False, json.dumps(self.body).encode()
         self._left, self._news, self._takes = asyncio.Event(), asyncio.Event(), asyncio.Semaphore(0)
         self.task = asyncio.create_task(self._run())
 
@@ -107,7 +107,7 @@ class Client:
     async def _receive(self) -> Mapping[str, Any]:
         if not self._asked:
             self._asked = True
-            return {"type": "http.request", "body": json.dumps(self.body).encode(), "more_body": False}
+            return {"type": "http.request", "body": self._content, "more_body": False}
         await self._left.wait()
         return {"type": "http.disconnect"}
 

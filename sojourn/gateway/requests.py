@@ -13,12 +13,15 @@ Finish = Literal["stop", "length", "calls", "stop_string"]
 Kind = Literal["thought", "text"]
 
 
+LONGEST = 1000  # characters of an error
+
+
 class RequestError(SojournError):
     """Says why a request is not answered, with the HTTP `status`, a short `code`, and the field `param` that is at
-    fault, if any. The message is for whoever wrote the client."""
+    fault, if any. The message is for whoever wrote the client. It may quote the request, and is cut if it is long."""
 
     def __init__(self, message: str, *, status: int = 400, code: str = "invalid_request", param: str = "") -> None:
-        super().__init__(message)
+        super().__init__(message if len(message) <= LONGEST else f"{message[:LONGEST]}...")
         self.status, self.code, self.param = status, code, param
 
 

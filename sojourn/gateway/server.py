@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import re
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
@@ -12,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -21,8 +22,9 @@ from starlette.types import Receive, Scope, Send
 
 from sojourn.gateway.chat_completions import ChatCompletions
 from sojourn.gateway.exchange import Exchange, Exchanges
+from sojourn.gateway.hosts import LOCAL, KnownHosts, is_local
 from sojourn.gateway.messages import Messages
-from sojourn.gateway.requests import Api, Reply, ReplyStream, RequestError
+from sojourn.gateway.requests import Api, ChatRequest, Reply, ReplyStream, RequestError
 from sojourn.gateway.responses import Responses
 from sojourn.gateway.session import Session
 from sojourn.gateway.sessions import Sessions
@@ -32,7 +34,8 @@ APIS: dict[str, Api] = {"chat/completions": CHAT, "responses": Responses(), "mes
 SESSION_HEADERS = ("x-session-id", "session-id", "x-claude-code-session-id")
 KEEPALIVE_S = 10.0  # between two signs of life while a reply is sampled
 KEEPALIVE = ": keepalive\n"
-LOCAL = ("localhost", "127.0.0.1", "::1")
+KEY = re.compile(r"[A-Za-z0-9._~:@+=-]{0,256}")  # of a session
+DEEPEST = 200  # levels of a body
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +53,8 @@ class Gateway:
     """Answers the requests of agents for the replies of a model, each as the turn of a session.
 
     A session is named by the path (`/s/KEY/v1/...`) or, where it has none, by the API key, if that is the key of an
-    open session, or by a header that clients send. With `token`, every request outside of a session's path needs it as
-    its API key. `model` is the name that the list of models tells.
+    open session, or by a header that clients send. With `token`, every request needs it as its API key, but for the
+    path of a session that is open where no others are made. `model` is the name that the list of models tells.
     """
 
     sessions: Sessions
@@ -62,7 +65,7 @@ class Gateway:
     _sampling: set[asyncio.Task[list[Reply]]] = field(default_factory=set[asyncio.Task[list[Reply]]])
     _exchanges: weakref.WeakKeyDictionary[Session, Exchanges] = field(default_factory=weakref.WeakKeyDictionary)
 
-    def app(self, hosts: Sequence[str] = (*LOCAL, "[::1]")) -> Starlette:
+    def app(self, hosts: Sequence[str] = LOCAL) -> Starlette:
         """Returns the server's application, which answers to these names of its host."""
         routes = [Route(path, _alive, methods=["GET", "HEAD"]) for path in ("/", "/s/{session}", "/health")]
         for prefix in ("/v1", "/s/{session}/v1"):
@@ -71,7 +74,8 @@ class Gateway:
             counts = self._handler(MESSAGES, self._count)
             routes.append(Route(f"{prefix}/messages/count_tokens", counts, methods=["POST"]))
             routes.append(Route(f"{prefix}/models", self._handler(CHAT, self._models)))
-        return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))])
+        known = Middleware(KnownHosts, hosts=hosts, refuse=_refused_at)
+        return Starlette(routes=routes, middleware=[known], exception_handlers={HTTPException: _no_route})
 
     @property
     def running(self) -> int:
@@ -86,17 +90,26 @@ class Gateway:
 
     def session_of(self, request: Request) -> Session:
         """Returns the session of a request; raises `RequestError` where it may not have one."""
-        if (origin := request.headers.get("origin")) and not _is_local(origin):
-            raise RequestError(f"the page {origin} may not use this server", status=403, code="origin")
+        if (origin := request.headers.get("origin")) and not is_local(origin):
+            raise RequestError(f"the page {origin[:100]!r} may not use this server", status=403, code="origin")
         key = request.path_params.get("session")
-        if key is not None:
-            return self.sessions.get(key)
+        if key is not None and self.sessions.new is None:
+            return self._session(key)
         given = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
         if self.token and not hmac.compare_digest(given.encode(), self.token.encode()):
             raise RequestError("this server wants its token as the API key", status=401, code="invalid_api_key")
         if self.sessions.new is None:
-            return self.sessions.get(given)
-        return self.sessions.get(next((value for name in SESSION_HEADERS if (value := request.headers.get(name))), ""))
+            return self._session(given)
+        named = (value for name in SESSION_HEADERS if (value := request.headers.get(name)))
+        return self._session(next(named, "") if key is None else key)
+
+    def _session(self, key: str) -> Session:
+        if not KEY.fullmatch(key):
+            raise RequestError(
+                "the key of a session has at most 256 letters, digits and ._~:@+=-: expected such a one",
+                code="invalid_session",
+            )
+        return self.sessions.get(key)
 
     def _handler(self, api: Api, answer: Callable[[Api, Request], Awaitable[Response]]) -> Callable[[Request], Any]:
         """Returns what answers the requests of a path; errors have the API's own form."""
@@ -120,7 +133,7 @@ class Gateway:
     async def _count(self, api: Api, request: Request) -> Response:
         """Tells how many tokens the prompt of a request of Anthropic's API has."""
         session = self.session_of(request)
-        asked = api.read(_json(await _body(request, self.limits)))
+        asked = _asked(api, await _body(request, self.limits))
         return JSONResponse(dict(MESSAGES.counted(session.prompt_tokens(asked))))
 
     async def _answer(self, api: Api, request: Request) -> Response:
@@ -132,7 +145,7 @@ class Gateway:
             )  # fmt: skip
         with self._counted():
             body = await _body(request, self.limits)
-            asked = api.read(_json(body))
+            asked = _asked(api, body)
             retried = request.headers.get("x-stainless-retry-count", "0") not in ("0", "")
             exchange = self.exchanges(session).begin(asked, body, retried=retried)
         self._sampling.add(exchange.task)
@@ -202,7 +215,8 @@ async def _body(request: Request, limits: Limits) -> bytes:
     too_large = RequestError(
         f"the body has more than {limits.body_bytes} bytes: expected fewer", status=413, code="too_large"
     )
-    if (length := request.headers.get("content-length", "0")).isdigit() and int(length) > limits.body_bytes:
+    length = request.headers.get("content-length", "")
+    if re.fullmatch("[0-9]{1,18}", length) and int(length) > limits.body_bytes:
         raise too_large
     try:
         async with asyncio.timeout(limits.body_seconds):
@@ -218,6 +232,10 @@ async def _body(request: Request, limits: Limits) -> bytes:
     return b"".join(parts)
 
 
+def _asked(api: Api, body: bytes) -> ChatRequest:
+    return api.read(_json(body))
+
+
 def _json(body: bytes) -> Mapping[str, Any]:
     try:
         value = json.loads(body)
@@ -225,10 +243,37 @@ def _json(body: bytes) -> Mapping[str, Any]:
         raise RequestError(f"the body is no JSON ({str(error)[:80]}): expected an object") from None
     if not isinstance(value, dict):
         raise RequestError("the body is no JSON object: expected one")
+    _require_shallow(value)
     return value
 
 
-def _is_local(origin: str) -> bool:
-    host = origin.partition("://")[2]
-    host = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    return host in LOCAL
+def _require_shallow(body: Mapping[str, Any]) -> None:
+    """Refuses what is nested so deep that somebody who reads or writes it may fail."""
+    level: list[Any] = [body]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return
+    raise RequestError(f"the body has more than {DEEPEST} levels: expected fewer")
+
+
+def _api_at(path: str) -> Api:
+    """Returns the API in whose form an error at a path is told."""
+    return MESSAGES if path.rstrip("/").endswith(("/messages", "/messages/count_tokens")) else CHAT
+
+
+def _refused_at(path: str, error: RequestError) -> Response:
+    return _refused(_api_at(path), error)
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    """Answers requests of paths and methods that the server does not have."""
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    what = "this path cannot be asked in that way" if status == 405 else "this server has no such path"
+    told = RequestError(f"{what}: expected POST to .../v1/ and one of {', '.join(APIS)}", status=status, code="path")
+    return _refused_at(request.url.path, told)

@@ -36,6 +36,8 @@ from sojourn.types import (
     Versions,
 )
 
+LONGEST_NAME, MOST_COUNTS = 64, 1000  # of what clients send: they may send anything
+MOST_CHARACTERS = 128  # for each token of a context, which none has on average
 Sampling = Literal["recipe", "client"]
 
 
@@ -66,7 +68,7 @@ class Session:
     ) -> list[Reply]:
         """Returns the replies to a request, each a turn of the session by then. Meanwhile `tell` is called with the
         number of a reply and its next tokens, as they come. Raises `RequestError`."""
-        self.counts.update(f"unused_{name}" for name in request.unused)
+        self.counts.update(f"unused_{name[:LONGEST_NAME]}" for name in request.unused if len(self.counts) < MOST_COUNTS)
         messages = _readable(request)
         self._require_turns(request.samples)
         place = self.placement.find(messages, request.tools)
@@ -107,6 +109,9 @@ class Session:
 
     def _prompt(self, place: Place, messages: Sequence[Message], request: ChatRequest) -> tuple[Prompt, Prompt]:
         """Returns the whole prompt, and what is new of it since the sample of the parent turn."""
+        characters, limit = sum(len(message.text) for message in messages), self.context.max_context
+        if characters > MOST_CHARACTERS * limit:  # it would take long to find out how many tokens these are
+            raise self._full(f"a context has at most {limit} tokens, but these messages have {characters} characters")
         try:
             if place.parent >= 0:
                 sample = self.turns[place.parent].sample
@@ -163,7 +168,7 @@ class Session:
         self.asked[digest] += 1
         limit = request.max_tokens or given.max_tokens
         seed = given.seed if request.seed is None or self.sampling == "recipe" else request.seed
-        chosen = tokens_of(context.renderer, request.choices) if request.choices else ()
+        chosen = self._chosen(request.choices) if request.choices else ()
         params = replace(
             given,
             max_tokens=min(limit, given.max_tokens, room),
@@ -175,6 +180,12 @@ class Session:
             return params
         temperature = given.temperature if request.temperature is None else request.temperature
         return replace(params, temperature=temperature, top_p=given.top_p if request.top_p is None else request.top_p)
+
+    def _chosen(self, choices: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        try:
+            return tokens_of(self.context.renderer, choices)
+        except SojournError as error:
+            raise RequestError(f"the replies that the format lists cannot be chosen from: {error}") from None
 
     def _full(self, reason: str) -> RequestError:
         self.ending = Ending.TOKENS

@@ -69,7 +69,7 @@ async def test_a_stream_tells_what_a_whole_reply_tells(reply):
         ("/s/other/v1/chat/completions", HELLO, {}, 404, "no session of this key"),
         ("/v1/chat/completions", HELLO, {"Authorization": "Bearer other"}, 404, "no session of this key"),
         (PATH, HELLO, {"Origin": "https://example.org"}, 403, "may not use this server"),
-        (PATH, HELLO, {"Host": "example.org"}, 400, "Invalid host"),
+        (PATH, HELLO, {"Host": "example.org"}, 403, "does not answer to that name"),
         (PATH, b"{", {}, 400, "no JSON"),
         (PATH, b"\xff\xfe", {}, 400, "no JSON"),
         (PATH, b"[" * 100_000, {}, 400, "no JSON"),
