@@ -103,7 +103,7 @@ class RendererConfig(Protocol):
 
 
 class Sampler(Protocol):
-    """Samples from the model as it was published last. Optional: `Forgets`, `Measured`, `ReportsParts`.
+    """Samples from the model as it was published last. Optional: `Forgets`, `Measured`, `ReportsParts`, `TellsTokens`.
 
     `score` returns the log-probability of every token of the prompt but the first, given those before it: (P - 1,).
     """

@@ -53,7 +53,7 @@ def streamed(stream, given: Reply, size: int = 3) -> list[str]:
     frames = list(stream.begin())
     for delta in deltas(given.message, size) if size else ():
         frames += stream.delta(delta)
-    return frames + list(stream.end(given))
+    return frames + list(stream.end([given]))
 
 
 def events(frames: Sequence[str]) -> list[dict]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from sojourn.protocols import EnvFamily, Opened, Renderer, RendererConfig, Sampler, Trainer
-from sojourn.types import Batch, FloatArray, IntArray, Prompt, Trajectory
+from sojourn.types import Batch, FloatArray, IntArray, Prompt, Sample, SamplingParams, Trajectory
 
 if TYPE_CHECKING:
     from sojourn.models.prompt_scorer import PromptScorer
@@ -48,6 +48,28 @@ class Forgets(Protocol):
     """
 
     async def forget(self) -> None: ...
+
+
+Tell = Callable[[Sequence[int]], None]
+
+
+@runtime_checkable
+class TellsTokens(Protocol):
+    """A sampler that tells the tokens of a sample while it draws them.
+
+    `sample_telling` returns what `sample` returns, to the bit. It calls `tell` on the event loop with new tokens as
+    soon as they are drawn, the last of them before it returns; together they are the tokens of the sample in their
+    order. A sample without any drawn token, as of a single choice, is not told. What `tell` raises changes no sample.
+    """
+
+    async def sample_telling(self, prompt: Prompt, params: SamplingParams, tell: Tell) -> Sample: ...
+
+
+async def sample_telling(sampler: Sampler, prompt: Prompt, params: SamplingParams, tell: Tell | None) -> Sample:
+    """Samples, and tells the tokens while they are drawn if the sampler can; else nothing is told."""
+    if tell is not None and isinstance(sampler, TellsTokens):
+        return await sampler.sample_telling(prompt, params, tell)
+    return await sampler.sample(prompt, params)
 
 
 @runtime_checkable

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
 
+from sojourn.gateway.hosts import is_local
 from sojourn.gateway.requests import RequestError
 
-LOCAL = ("localhost", "127.0.0.1", "::1")
+DEEPEST = 200  # levels of a body
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +29,8 @@ class Limits:
 
 def require_local_origin(request: Request) -> None:
     """Raises `RequestError` for a request of a web page that is not served from this machine."""
-    if (origin := request.headers.get("origin")) and not _is_local(origin):
-        raise RequestError(f"the page {origin} may not use this server", status=403, code="origin")
+    if (origin := request.headers.get("origin")) and not is_local(origin):
+        raise RequestError(f"the page {origin[:100]!r} may not use this server", status=403, code="origin")
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:
@@ -37,7 +39,8 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     too_large = RequestError(
         f"the body has more than {limits.body_bytes} bytes: expected fewer", status=413, code="too_large"
     )
-    if (length := request.headers.get("content-length", "0")).isdigit() and int(length) > limits.body_bytes:
+    length = request.headers.get("content-length", "")
+    if re.fullmatch("[0-9]{1,18}", length) and int(length) > limits.body_bytes:
         raise too_large
     try:
         async with asyncio.timeout(limits.body_seconds):
@@ -61,10 +64,20 @@ def json_object(body: bytes) -> Mapping[str, Any]:
         raise RequestError(f"the body is no JSON ({str(error)[:80]}): expected an object") from None
     if not isinstance(value, dict):
         raise RequestError("the body is no JSON object: expected one")
+    _require_shallow(value)
     return value
 
 
-def _is_local(origin: str) -> bool:
-    host = origin.partition("://")[2]
-    host = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    return host in LOCAL
+def _require_shallow(body: Mapping[str, Any]) -> None:
+    """Refuses what is nested so deep that somebody who reads or writes it may fail."""
+    level: list[Any] = [body]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return
+    raise RequestError(f"the body has more than {DEEPEST} levels: expected fewer")

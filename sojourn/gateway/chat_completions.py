@@ -72,7 +72,7 @@ class ChatCompletions:
         return {**_Head(request.model).of("chat.completion"), "choices": choices, "usage": _usage(replies)}
 
     def stream(self, request: ChatRequest) -> _Stream:
-        return _Stream(request, _Head(request.model))
+        return _Stream(request, _Head(request.model), [Told(number) for number in range(request.samples)])
 
     def error(self, error: RequestError) -> Mapping[str, Any]:
         return openai_error(error)
@@ -94,31 +94,33 @@ class _Head:
 class _Stream:
     request: ChatRequest
     head: _Head
-    told: Told = field(default_factory=Told)
+    told: list[Told]  # of each reply
 
     def begin(self) -> Iterator[str]:
-        yield self._chunk({"role": "assistant", "content": ""})
+        for one in self.told:
+            yield self._chunk(one.number, {"role": "assistant", "content": ""})
 
     def delta(self, delta: Delta) -> Iterator[str]:
-        self.told.add(delta)
-        yield self._chunk({"content" if delta.kind == "text" else THOUGHTS[0]: delta.text})
+        self.told[delta.number].add(delta)
+        yield self._chunk(delta.number, {"content" if delta.kind == "text" else THOUGHTS[0]: delta.text})
 
-    def end(self, reply: Reply) -> Iterator[str]:
-        for delta in self.told.rest(reply.message):
-            yield from self.delta(delta)
-        for number, call in enumerate(_calls(reply.message)):
-            yield self._chunk({"tool_calls": [{"index": number, **call}]})
-        logprobs = {"logprobs": _logprobs(reply)} if self.request.logprobs else {}
-        yield self._chunk({}, FINISH[reply.finish], **logprobs)
+    def end(self, replies: Sequence[Reply]) -> Iterator[str]:
+        for one, reply in zip(self.told, replies, strict=True):
+            for delta in one.rest(reply.message.thought, reply.message.text):
+                yield from self.delta(delta)
+            for number, call in enumerate(_calls(reply.message)):
+                yield self._chunk(one.number, {"tool_calls": [{"index": number, **call}]})
+            logprobs = {"logprobs": _logprobs(reply)} if self.request.logprobs else {}
+            yield self._chunk(one.number, {}, FINISH[reply.finish], **logprobs)
         if self.request.usage_in_stream:
-            yield frame({**self.head.of("chat.completion.chunk"), "choices": [], "usage": _usage([reply])})
+            yield frame({**self.head.of("chat.completion.chunk"), "choices": [], "usage": _usage(replies)})
         yield "data: [DONE]\n\n"
 
     def failed(self, error: RequestError) -> Iterator[str]:
         yield frame(openai_error(error))
 
-    def _chunk(self, delta: Mapping[str, Any], finish: str | None = None, **more: Any) -> str:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish, **more}
+    def _chunk(self, number: int, delta: Mapping[str, Any], finish: str | None = None, **more: Any) -> str:
+        choice = {"index": number, "delta": delta, "finish_reason": finish, **more}
         return frame({**self.head.of("chat.completion.chunk"), "choices": [choice]})
 
 

@@ -4,32 +4,96 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from sojourn.gateway.requests import ChatRequest, Reply
+from sojourn.gateway.requests import ChatRequest, Delta, Reply, Told
 from sojourn.gateway.session import Session
 
 KEPT = 64  # exchanges of a session that a retry finds again
 
 
-@dataclass
+@dataclass(eq=False)
 class Exchange:
     """Holds a request of a session whose replies are sampled in a task of their own. `gone` says that its client left
-    before it had them."""
+    before it had them, `sent` that one has them.
+
+    A stream reads the tokens that are sampled so far at its own pace, beside others. So one that is slow keeps nobody
+    waiting, and what is kept for it is never more than the replies.
+    """
 
     session: Session
-    task: asyncio.Task[list[Reply]]
+    request: ChatRequest
     gone: bool = False
+    sent: bool = False
+    task: asyncio.Task[list[Reply]] = field(init=False)
+    _tokens: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))  # so far, by reply
+    _news: asyncio.Event = field(default_factory=asyncio.Event)  # of more tokens, or the end; then it is replaced
+
+    def __post_init__(self) -> None:
+        tell = self._tell if self.request.stream else None
+        self.task = asyncio.create_task(self.session.reply(self.request, tell))
+        self.task.add_done_callback(self._done)
 
     def delivered(self) -> None:
         """Takes note that the replies were sent."""
+        self.sent = True
         self.session.delivered.update(reply.number for reply in self.task.result())
+
+    @contextmanager
+    def answered(self) -> Iterator[None]:
+        """Answers a client, which is gone if it was not sent the replies by the end."""
+        self.gone = self.sent = False
+        try:
+            yield
+        finally:
+            self.gone = not self.sent
 
     async def replies(self) -> Sequence[Reply]:
         """Waits for the replies; who waits may be cancelled, and the sampling goes on."""
         return await asyncio.shield(self.task)
+
+    async def deltas(self, every_s: float) -> AsyncGenerator[list[Delta], None]:
+        """Yields what is new of the replies until they are there, and an empty list where nothing was for so long."""
+        readers = [self.session.reader(self.request) for _ in range(self.request.samples)]
+        told = [Told(number) for number in range(self.request.samples)]
+        read = [0] * self.request.samples  # tokens of each
+        loop = asyncio.get_running_loop()
+        last = loop.time()
+        while not self.task.done():
+            news, found = self._news, list[Delta]()
+            for number, reader in enumerate(readers):
+                tokens = self._tokens[number][read[number] :]
+                read[number] += len(tokens)
+                found += told[number].rest(*reader.add(tokens)) if tokens else ()
+            if not found:
+                try:
+                    async with asyncio.timeout_at(last + every_s):
+                        await news.wait()
+                    continue
+                except TimeoutError:
+                    pass
+            for delta in found:
+                told[delta.number].add(delta)
+            yield found
+            last = loop.time()
+
+    def _tell(self, number: int, tokens: Sequence[int]) -> None:
+        self._tokens[number] += tokens
+        self._wake()
+
+    def _wake(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def _done(self, task: asyncio.Task[list[Reply]]) -> None:
+        """Takes note of the end, and of a failure, which asyncio would else report where nobody waits any more."""
+        self._tokens.clear()
+        self._wake()
+        if not task.cancelled():
+            task.exception()
 
 
 @dataclass
@@ -49,8 +113,7 @@ class Exchanges:
             known.gone = False
             self.session.counts["repeated_requests"] += 1
             return known
-        exchange = Exchange(self.session, asyncio.create_task(self.session.reply(request)))
-        exchange.task.add_done_callback(_seen)
+        exchange = Exchange(self.session, request)
         self._latest[digest] = exchange
         self._latest.move_to_end(digest)
         while len(self._latest) > KEPT:
@@ -61,9 +124,3 @@ class Exchanges:
 def _failed(exchange: Exchange) -> bool:
     task = exchange.task
     return task.done() and (task.cancelled() or task.exception() is not None)
-
-
-def _seen(task: asyncio.Task[list[Reply]]) -> None:
-    """Takes note of a failure, which asyncio would else report where nobody waits any more."""
-    if not task.cancelled():
-        task.exception()

@@ -10,6 +10,7 @@ from sojourn.gateway.requests import RequestError
 from sojourn.types import Message, Role, Tool, ToolCall
 
 LONGEST_SHOWN = 60  # characters of a value in a refusal
+MOST_STOPS, LONGEST_STOPS = 64, 4096
 ROLES = {
     "system": Role.SYSTEM, "developer": Role.SYSTEM, "user": Role.USER, "assistant": Role.ASSISTANT,
     "tool": Role.TOOL, "function": Role.TOOL,
@@ -141,6 +142,8 @@ def read_tool(function: Field, schema: str) -> Tool:
 def read_stop(field: Field) -> tuple[str, ...]:
     """Returns stop strings: one, or a list of them."""
     texts = [field.text()] if isinstance(field.value, str) else [item.text() for item in field.items()]
+    if len(texts) > MOST_STOPS or sum(map(len, texts)) > LONGEST_STOPS:  # they are searched after every token
+        raise field.refused(f"at most {MOST_STOPS} texts with at most {LONGEST_STOPS} characters together")
     return tuple(text for text in texts if text)
 
 

@@ -13,12 +13,15 @@ Finish = Literal["stop", "length", "calls", "stop_string"]
 Kind = Literal["thought", "text"]
 
 
+LONGEST = 1000  # characters of an error
+
+
 class RequestError(SojournError):
     """Says why a request is not answered, with the HTTP `status`, a short `code`, and the field `param` that is at
-    fault, if any. The message is for whoever wrote the client."""
+    fault, if any. The message is for whoever wrote the client. It may quote the request, and is cut if it is long."""
 
     def __init__(self, message: str, *, status: int = 400, code: str = "invalid_request", param: str = "") -> None:
-        super().__init__(message)
+        super().__init__(message if len(message) <= LONGEST else f"{message[:LONGEST]}...")
         self.status, self.code, self.param = status, code, param
 
 
@@ -69,19 +72,21 @@ class Reply:
 
 
 class Delta(NamedTuple):
-    """Holds a piece of a reply while it is sampled, of its thought or of its text. Calls come whole, with the reply."""
+    """Holds a piece of a reply while it is sampled, of its thought or of its text. Calls come whole, with the reply.
+    `number` says which of several replies it belongs to."""
 
     kind: Kind
     text: str
+    number: int = 0
 
 
 class ReplyStream(Protocol):
-    """Writes one reply as server-sent events, whole frames each: `begin`, any number of `delta`, then `end`, which
-    writes what the deltas have not. `failed` ends it with an error."""
+    """Writes the replies to a request as server-sent events, whole frames each: `begin`, any number of `delta`, then
+    `end`, which writes what the deltas have not. `failed` ends it with an error."""
 
     def begin(self) -> Iterator[str]: ...
     def delta(self, delta: Delta) -> Iterator[str]: ...
-    def end(self, reply: Reply) -> Iterator[str]: ...
+    def end(self, replies: Sequence[Reply]) -> Iterator[str]: ...
     def failed(self, error: RequestError) -> Iterator[str]: ...
 
 
@@ -97,16 +102,24 @@ class Api(Protocol):
 
 @dataclass
 class Told:
-    """Counts how much of a reply a stream has written, in characters of its thought and of its text."""
+    """Holds what a stream has written of the thought and of the text of a reply, the one of this `number`."""
 
-    counts: dict[str, int] = field(default_factory=lambda: {"thought": 0, "text": 0})
+    number: int = 0
+    said: dict[Kind, str] = field(default_factory=lambda: {"thought": "", "text": ""})
 
     def add(self, delta: Delta) -> None:
-        self.counts[delta.kind] += len(delta.text)
+        self.said[delta.kind] += delta.text
 
-    def rest(self, message: Message) -> Iterator[Delta]:
-        """Yields what was not written yet."""
-        if thought := message.thought[self.counts["thought"] :]:
-            yield Delta("thought", thought)
-        if text := message.text[self.counts["text"] :]:
-            yield Delta("text", text)
+    def rest(self, thought: str, text: str) -> Iterator[Delta]:
+        """Yields what was not written yet of a thought and a text. Raises `RequestError` where they do not begin with
+        what was written."""
+        whole: dict[Kind, str] = {"thought": thought, "text": text}
+        for kind, now in whole.items():
+            said = self.said[kind]
+            if not now.startswith(said):
+                raise RequestError(
+                    f"the stream has written {said[-60:]!r} at the end of a {kind}, but the reply is {now[-60:]!r}: "
+                    "ask again without a stream", status=500, code="stream_differs",
+                )  # fmt: skip
+            if len(now) > len(said):
+                yield Delta(kind, now[len(said) :], self.number)

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import re
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
-from sojourn.gateway.bodies import LOCAL, Limits, json_object, read_body, require_local_origin
+from sojourn.gateway.bodies import Limits, json_object, read_body, require_local_origin
 from sojourn.gateway.chat_completions import ChatCompletions
 from sojourn.gateway.exchange import Exchange, Exchanges
+from sojourn.gateway.hosts import LOCAL, KnownHosts
 from sojourn.gateway.messages import Messages
-from sojourn.gateway.requests import Api, ChatRequest, RequestError
+from sojourn.gateway.requests import Api, ChatRequest, Reply, ReplyStream, RequestError
 from sojourn.gateway.responses import Responses
 from sojourn.gateway.session import Session
 from sojourn.gateway.sessions import Sessions
@@ -31,6 +34,7 @@ APIS: dict[str, Api] = {"chat/completions": CHAT, "responses": Responses(), "mes
 SESSION_HEADERS = ("x-session-id", "session-id", "x-claude-code-session-id")
 KEEPALIVE_S = 10.0  # between two signs of life while a reply is sampled
 KEEPALIVE = ": keepalive\n"
+KEY = re.compile(r"[A-Za-z0-9._~:@+=-]{0,256}")  # of a session
 
 
 @dataclass
@@ -48,10 +52,11 @@ class Gateway:
     token: str = ""
     limits: Limits = field(default_factory=Limits)
     apis: Mapping[str, Api] = field(default_factory=lambda: APIS)
-    running: int = 0
+    _reading: int = 0
+    _sampling: set[asyncio.Task[list[Reply]]] = field(default_factory=set[asyncio.Task[list[Reply]]])
     _exchanges: weakref.WeakKeyDictionary[Session, Exchanges] = field(default_factory=weakref.WeakKeyDictionary)
 
-    def app(self, hosts: Sequence[str] = (*LOCAL, "[::1]"), more: Sequence[Route] = ()) -> Starlette:
+    def app(self, hosts: Sequence[str] = LOCAL, more: Sequence[Route] = ()) -> Starlette:
         """Returns the server's application, which answers to these names of its host, with `more` paths, which come
         before its own."""
         alive = [Route(path, _alive, methods=["GET", "HEAD"]) for path in ("/", "/s/{session}", "/health")]
@@ -62,8 +67,14 @@ class Gateway:
             counts = self._handler(MESSAGES, self._count)
             routes.append(Route(f"{prefix}/messages/count_tokens", counts, methods=["POST"]))
             routes.append(Route(f"{prefix}/models", self._handler(CHAT, self._models)))
-        guard = Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))
-        return Starlette(routes=routes, middleware=[guard])
+        known = Middleware(KnownHosts, hosts=hosts, refuse=_refused_at)
+        return Starlette(routes=routes, middleware=[known], exception_handlers={HTTPException: _no_route})
+
+    @property
+    def running(self) -> int:
+        """Returns how many requests are under way: their bodies are read, or replies to them are sampled. Who reads a
+        reply slowly does not count."""
+        return self._reading + len(self._sampling)
 
     def exchanges(self, session: Session) -> Exchanges:
         if session not in self._exchanges:
@@ -75,13 +86,20 @@ class Gateway:
         require_local_origin(request)
         key = request.path_params.get("session")
         if key is not None and self.sessions.new is None:
-            return self.sessions.get(key)
+            return self._session(key)
         given = self.require_token(request)
-        if key is not None:
-            return self.sessions.get(key)
         if self.sessions.new is None:
-            return self.sessions.get(given)
-        return self.sessions.get(next((value for name in SESSION_HEADERS if (value := request.headers.get(name))), ""))
+            return self._session(given)
+        named = (value for name in SESSION_HEADERS if (value := request.headers.get(name)))
+        return self._session(next(named, "") if key is None else key)
+
+    def _session(self, key: str) -> Session:
+        if not KEY.fullmatch(key):
+            raise RequestError(
+                "the key of a session has at most 256 letters, digits and ._~:@+=-: expected such a one",
+                code="invalid_session",
+            )
+        return self.sessions.get(key)
 
     def require_token(self, request: Request) -> str:
         """Returns the API key of a request; raises `RequestError` where it is not the server's token."""
@@ -112,7 +130,7 @@ class Gateway:
     async def _count(self, api: Api, request: Request) -> Response:
         """Tells how many tokens the prompt of a request of Anthropic's API has."""
         session = self.session_of(request)
-        asked = api.read(json_object(await read_body(request, self.limits)))
+        asked = _asked(api, await read_body(request, self.limits))
         return JSONResponse(dict(MESSAGES.counted(session.prompt_tokens(asked))))
 
     async def _answer(self, api: Api, request: Request) -> Response:
@@ -124,52 +142,57 @@ class Gateway:
             )  # fmt: skip
         with self._counted():
             body = await read_body(request, self.limits)
-            asked = api.read(json_object(body))
-            if asked.stream and asked.samples > 1:
-                raise RequestError(f"n = {asked.samples} with stream = true: expected n = 1, or no stream", param="n")
+            asked = _asked(api, body)
             retried = request.headers.get("x-stainless-retry-count", "0") not in ("0", "")
             exchange = self.exchanges(session).begin(asked, body, retried=retried)
-            if asked.stream:
-                await asyncio.wait({exchange.task}, timeout=0.001)  # for what is refused at once
-                if not exchange.task.done() or exchange.task.exception() is None:
-                    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-                    frames = self._streamed(api, asked, exchange)
-                    return StreamingResponse(frames, media_type="text/event-stream", headers=headers)
+        self._sampling.add(exchange.task)
+        exchange.task.add_done_callback(self._sampling.discard)
+        if asked.stream:
+            await asyncio.wait({exchange.task}, timeout=0.001)  # for what is refused at once
+            if not exchange.task.done() or exchange.task.exception() is None:
+                return EventStream(_frames(api.stream(asked), exchange), exchange)
+        with exchange.answered():
             replies = await exchange.replies()
-        if await request.is_disconnected():
-            exchange.gone = True
-        else:
-            exchange.delivered()
+            if not await request.is_disconnected():
+                exchange.delivered()
         return JSONResponse(dict(api.whole(asked, replies)))
-
-    async def _streamed(self, api: Api, asked: ChatRequest, exchange: Exchange) -> AsyncIterator[str]:
-        """Yields a reply as server-sent events. The last of them goes out when the turn is recorded."""
-        stream = api.stream(asked)
-        try:
-            with self._counted():
-                for frame in stream.begin():
-                    yield frame
-                while not (await asyncio.wait({exchange.task}, timeout=KEEPALIVE_S))[0]:
-                    yield KEEPALIVE
-                for frame in stream.end((await exchange.replies())[0]):
-                    yield frame
-            exchange.delivered()
-        except (GeneratorExit, asyncio.CancelledError):
-            exchange.gone = True
-            raise
-        except Exception as error:  # the status is sent already: what went wrong is the last event
-            failure = error if isinstance(error, RequestError) else RequestError(f"{error}", status=500, code="failed")
-            for frame in stream.failed(failure):
-                yield frame
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
-        """Counts a request while it is answered."""
-        self.running += 1
+        """Counts a request while its body is read."""
+        self._reading += 1
         try:
             yield
         finally:
-            self.running -= 1
+            self._reading -= 1
+
+
+class EventStream(StreamingResponse):
+    """Sends the replies of an exchange as server-sent events, at the pace at which the client reads."""
+
+    def __init__(self, frames: AsyncGenerator[str, None], exchange: Exchange) -> None:
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(frames, media_type="text/event-stream", headers=headers)
+        self.frames, self.exchange = frames, exchange
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self.exchange.answered():
+            async with aclosing(self.frames):
+                await super().__call__(scope, receive, send)
+
+
+async def _frames(stream: ReplyStream, exchange: Exchange) -> AsyncGenerator[str, None]:
+    """Yields the events of replies while they are sampled. The last of them goes out when the turns are recorded."""
+    try:
+        yield "".join(stream.begin())
+        async with aclosing(exchange.deltas(KEEPALIVE_S)) as deltas:
+            async for new in deltas:
+                yield "".join(frame for delta in new for frame in stream.delta(delta)) or KEEPALIVE
+        yield "".join(stream.end(await exchange.replies()))
+        exchange.delivered()
+    except Exception as error:  # the status is sent already: what went wrong is the last event
+        failure = error if isinstance(error, RequestError) else RequestError(f"{error}", status=500, code="failed")
+        yield "".join(stream.failed(failure))
 
 
 def _refused(api: Api, error: RequestError) -> Response:
@@ -181,3 +204,24 @@ def _refused(api: Api, error: RequestError) -> Response:
 
 async def _alive(request: Request) -> Response:
     return JSONResponse({"status": "ok"})
+
+
+def _asked(api: Api, body: bytes) -> ChatRequest:
+    return api.read(json_object(body))
+
+
+def _api_at(path: str) -> Api:
+    """Returns the API in whose form an error at a path is told."""
+    return MESSAGES if path.rstrip("/").endswith(("/messages", "/messages/count_tokens")) else CHAT
+
+
+def _refused_at(path: str, error: RequestError) -> Response:
+    return _refused(_api_at(path), error)
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    """Answers requests of paths and methods that the server does not have."""
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    what = "this path cannot be asked in that way" if status == 405 else "this server has no such path"
+    told = RequestError(f"{what}: expected POST to .../v1/ and one of {', '.join(APIS)}", status=status, code="path")
+    return _refused_at(request.url.path, told)

@@ -7,15 +7,18 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
 
+from sojourn.abilities import Tell, sample_telling
 from sojourn.errors import ActionError, BudgetError, RenderError, SojournError
 from sojourn.gateway.placement import Cause, Place, Placement, Recorded, plain_id
 from sojourn.gateway.requests import ChatRequest, Finish, Reply, RequestError
 from sojourn.protocols import AgentContext
 from sojourn.render.choices import tokens_of
+from sojourn.render.partial import PartialReader, PartialReply, ReadsPartialReplies
 from sojourn.render.text import HasCodec
 from sojourn.seeds import seed_of
 from sojourn.types import (
@@ -33,6 +36,8 @@ from sojourn.types import (
     Versions,
 )
 
+LONGEST_NAME, MOST_COUNTS = 64, 1000  # of what clients send: they may send anything
+MOST_CHARACTERS = 128  # for each token of a context, which none has on average
 Sampling = Literal["recipe", "client"]
 SETTLE_S = 0.01
 
@@ -62,15 +67,19 @@ class Session:
     begun: int = 0  # replies that are sampled or were
     delivered: set[int] = field(default_factory=set[int])  # turns that a client was sent
 
-    async def reply(self, request: ChatRequest) -> list[Reply]:
-        """Returns the replies to a request, each a turn of the session by then. Raises `RequestError`."""
-        self.counts.update(f"unused_{name}" for name in request.unused)
+    async def reply(
+        self, request: ChatRequest, tell: Callable[[int, Sequence[int]], None] | None = None
+    ) -> list[Reply]:
+        """Returns the replies to a request, each a turn of the session by then. Meanwhile `tell` is called with the
+        number of a reply and its next tokens, as they come. Raises `RequestError`."""
+        self.counts.update(f"unused_{name[:LONGEST_NAME]}" for name in request.unused if len(self.counts) < MOST_COUNTS)
         messages = _readable(request)
         self._require_turns(request.samples)
         place = self.placement.find(messages, request.tools)
         prompt, new = self._prompt(place, messages, request)
         self.begun += request.samples
-        asked = [self._sampled(request, prompt, number) for number in range(request.samples)]
+        tells = [tell and partial(tell, number) for number in range(request.samples)]
+        asked = [self._sampled(request, prompt, number, one) for number, one in enumerate(tells)]
         found = await asyncio.gather(*asked, return_exceptions=True)
         failed = [one for one in found if isinstance(one, BaseException)]
         sampled = [one for one in found if not isinstance(one, BaseException)]
@@ -128,6 +137,9 @@ class Session:
 
     def _prompt(self, place: Place, messages: Sequence[Message], request: ChatRequest) -> tuple[Prompt, Prompt]:
         """Returns the whole prompt, and what is new of it since the sample of the parent turn."""
+        characters, limit = sum(len(message.text) for message in messages), self.context.max_context
+        if characters > MOST_CHARACTERS * limit:  # it would take long to find out how many tokens these are
+            raise self._full(f"a context has at most {limit} tokens, but these messages have {characters} characters")
         try:
             if place.parent >= 0:
                 sample = self.turns[place.parent].sample
@@ -159,10 +171,14 @@ class Session:
             parts += [sample.tokens, more.tokens]
         return _joined(*parts)
 
-    async def _sampled(self, request: ChatRequest, prompt: Prompt, number: int) -> Sample:
+    def reader(self, request: ChatRequest) -> PartialReader:
+        """Returns what reads a reply to a request as its tokens come."""
+        return PartialReader(self.context.renderer, (*self.context.params.stop_strings, *request.stop))
+
+    async def _sampled(self, request: ChatRequest, prompt: Prompt, number: int, tell: Tell | None) -> Sample:
         params = self._params(request, prompt, number)
         try:
-            sample = await self.context.sampler.sample(prompt, params)
+            sample = await sample_telling(self.context.sampler, prompt, params, tell)
         except BudgetError as error:
             raise self._full(str(error)) from None
         except Exception as error:
@@ -186,7 +202,7 @@ class Session:
         self.asked[digest] += 1
         limit = request.max_tokens or given.max_tokens
         own = None if self.sampling == "recipe" else request.seed
-        chosen = tokens_of(context.renderer, request.choices) if request.choices else ()
+        chosen = self._chosen(request.choices) if request.choices else ()
         params = replace(
             given,
             max_tokens=min(limit, given.max_tokens, room),
@@ -198,6 +214,12 @@ class Session:
             return params
         temperature = given.temperature if request.temperature is None else request.temperature
         return replace(params, temperature=temperature, top_p=given.top_p if request.top_p is None else request.top_p)
+
+    def _chosen(self, choices: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        try:
+            return tokens_of(self.context.renderer, choices)
+        except SojournError as error:
+            raise RequestError(f"the replies that the format lists cannot be chosen from: {error}") from None
 
     def _full(self, reason: str) -> RequestError:
         self.ending = Ending.TOKENS
@@ -242,12 +264,12 @@ class Session:
 
     def _told(self, sample: Sample, request: ChatRequest, number: int) -> tuple[Message | None, Message, str]:
         """Returns the message that was sampled (None where it cannot be read), and what the client is told, with the
-        stop string that ended it. A reply that cannot be read is told as the text that it is."""
+        stop string that ended it. A reply that cannot be read is told as the thought and the text that it is."""
         try:
             message = self.context.renderer.parse(sample.tokens.tolist())
         except ActionError:
             message = None
-        told = message or Message(Role.ASSISTANT, self._text(sample.tokens))
+        told = message or self._unreadable(sample.tokens)
         stops = [*self.context.params.stop_strings, *request.stop] if sample.stop is Stop.END else []
         at, stop = min(((told.text.find(text), text) for text in stops if text in told.text), default=(-1, ""))
         if stop:
@@ -258,10 +280,14 @@ class Session:
         )
         return message, replace(told, calls=calls), stop
 
-    def _text(self, tokens: IntArray) -> str:
+    def _unreadable(self, tokens: IntArray) -> Message:
+        """Returns a reply that the renderer refuses: what was to be a call is text."""
         renderer = self.context.renderer
         kept = tokens[:-1] if len(tokens) and int(tokens[-1]) in renderer.stops else tokens
-        return renderer.codec.decode(kept) if isinstance(renderer, HasCodec) else ""
+        told = PartialReply("", renderer.codec.decode(kept) if isinstance(renderer, HasCodec) else "")
+        if isinstance(renderer, ReadsPartialReplies):
+            told = renderer.parse_partial(told.text, ended=True)
+        return Message(Role.ASSISTANT, told.text, told.thought)
 
     def _pieces(self, tokens: IntArray) -> tuple[str, ...]:
         renderer = self.context.renderer

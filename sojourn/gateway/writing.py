@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,8 +56,9 @@ class BlockStream(ABC):
         self.text += delta.text
         yield self.piece(delta)
 
-    def end(self, reply: Reply) -> Iterator[str]:
-        for delta in self.told.rest(reply.message):
+    def end(self, replies: Sequence[Reply]) -> Iterator[str]:
+        (reply,) = replies
+        for delta in self.told.rest(reply.message.thought, reply.message.text):
             yield from self.delta(delta)
         if self.kind != "text" and has_text(reply.message):
             yield from self._open("text")

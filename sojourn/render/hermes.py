@@ -13,6 +13,7 @@ from typing import Any
 
 from sojourn.errors import ActionError, RenderError
 from sojourn.render.call_json import read_object
+from sojourn.render.partial import PartialReply, text_so_far, thought_so_far
 from sojourn.render.text import Piece
 from sojourn.types import Message, Role, Tool, ToolCall
 
@@ -93,6 +94,24 @@ def parse_reply(text: str, thinking: bool) -> Message:
     if "<tool_call>" in outside:
         raise ActionError(f"Your tool call was not finished: write {FORM}.")
     return Message(Role.ASSISTANT, outside.strip(), thought, calls=calls)
+
+
+def parse_partial(text: str, thinking: bool, *, ended: bool) -> PartialReply:
+    """Parses the beginning of the assistant's text, or the whole of one that `parse_reply` refuses (see
+    `partial.ReadsPartialReplies`)."""
+    thought = ""
+    if thinking:
+        thought, closed, text = text.partition("</think>")
+        if not closed:
+            return PartialReply(thought.strip() if ended else thought_so_far(thought, "</think>"))
+        thought, text = thought.strip(), text.removeprefix("\n").removeprefix("\n")
+    return PartialReply(thought, text if ended else call_text_so_far(text))
+
+
+def call_text_so_far(text: str) -> str:
+    """Returns what is known of the text of a reply that may go on, with calls or without."""
+    place = text.find("<tool_call>")
+    return text_so_far(text, "<tool_call>", place if place >= 0 else None)
 
 
 def _call(text: str) -> ToolCall:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from sojourn.errors import ActionError, RenderError
 from sojourn.render.call_json import call_of, read_json, read_object
+from sojourn.render.partial import text_so_far, thought_so_far
 from sojourn.render.program import CUTS, Program
 from sojourn.types import Message, Role, Tool, ToolCall
 
@@ -45,6 +46,23 @@ class ThoughtForm(NamedTuple):
             return thought.strip(), rest.removeprefix(self.plain)
         return "", text.removeprefix(self.plain)
 
+    def split_partial(self, text: str, opened: bool, *, ended: bool) -> tuple[str, str]:
+        """Returns of a reply that may go on, or has `ended` with an unclosed thought, what is known of its thought and
+        of what follows."""
+        start, end, said = self.start.strip(), self.end.strip(), text.lstrip()
+        thought, rest, blanks = "", text, ("",)
+        if opened or (start and said.startswith(start)):
+            body = text if opened else said.removeprefix(start)
+            thought, closed, rest = body.partition(end)
+            if not closed:
+                return thought.strip() if ended else thought_so_far(thought, end), ""
+            blanks = (self.end[len(self.end.rstrip()) :], "\n\n", "\n", "")
+        elif not ended and start.startswith(said):
+            return "", ""
+        if not ended and any(f"{blank}{self.plain}".startswith(rest) for blank in blanks):
+            return thought.strip(), ""
+        return self.split(text, opened)
+
 
 class CallForm(NamedTuple):
     """Says how tool calls are written: `before` name `middle` arguments `after`, with `between` from one call to the
@@ -77,6 +95,14 @@ class CallForm(NamedTuple):
         if (end := match_loosely(self.after, rest)) is None:
             raise ActionError(f"Your tool call was not finished: write {self.example}.")
         return (text[:place] + rest[end:]).strip(), tuple(calls)
+
+    def so_far(self, text: str) -> str:
+        """Returns what is known of the text of a reply that may go on, with calls or without."""
+        place = self._place(text)
+        if self.texts:
+            return text_so_far(text, self.mark, place)
+        begins = "".join(self.mark.split()).startswith("".join(text.split()))
+        return "" if begins or place is not None else text
 
     @property
     def example(self) -> str:

@@ -21,7 +21,7 @@ def vocabulary(codec: Codec) -> Vocabulary:
     With other decoders, a token's bytes are those of the text that it decodes to by itself.
     """
     tokenizer = codec.tokenizer
-    kinds = _decoders(tokenizer)
+    kinds = decoder_kinds(tokenizer)
     if "ByteLevel" in kinds:
         read: Callable[[str], bytes] = _spelled
     elif "ByteFallback" in kinds:
@@ -43,7 +43,13 @@ def of(renderer: Renderer) -> Vocabulary | None:
     return None
 
 
-def _decoders(tokenizer: Any) -> set[str]:
+def is_byte(text: str | None) -> bool:
+    """Returns whether the text of a token stands for a byte, as tokenizers with byte fallback write it."""
+    return text is not None and BYTE.fullmatch(text) is not None
+
+
+def decoder_kinds(tokenizer: Any) -> set[str]:
+    """Returns the kinds of the tokenizer's decoder and of its parts; none where it has no such decoder."""
     decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
     if decoder is None:
         return set()

@@ -12,6 +12,7 @@ from sojourn.errors import ActionError, RenderError
 from sojourn.render import hermes, learned
 from sojourn.render.accepted import Accepted
 from sojourn.render.learned import PROBE, CallForm, ThoughtForm
+from sojourn.render.partial import PartialReply
 from sojourn.render.program import CUTS, Program, unused_mark
 from sojourn.render.text import Codec, Piece, refuse_images
 from sojourn.types import IntArray, Message, Prompt, Role, Sample, Tool
@@ -113,6 +114,12 @@ class Templated:
         rest, calls = self.calls.parse(rest)
         return Message(Role.ASSISTANT, rest, thought, calls=calls)
 
+    def parse_partial(self, text: str, *, ended: bool = False) -> PartialReply:
+        thought, rest = self._thought_form.split_partial(text, self.opens_thought, ended=ended)
+        if ended:
+            return PartialReply(thought, rest)
+        return PartialReply(thought, self.calls.so_far(rest) if self.calls else hermes.call_text_so_far(rest))
+
     def encode_reply(self, message: Message) -> list[int]:
         self._require_parseable(message)
         refuse_images(message.images, message.role)
@@ -168,10 +175,15 @@ class Templated:
 
     def _split(self, text: str) -> tuple[str, str]:
         """Returns the thought of a reply and its rest."""
+        return self._thought_form.split(text, self.opens_thought)
+
+    @property
+    def _thought_form(self) -> ThoughtForm:
         form = self.thoughts or ThoughtForm()
-        if not form.start and not form.end:  # the template has no form for thoughts that the model writes all the same
-            form = ThoughtForm("<think>\n", "\n</think>\n\n", form.plain)
-        return form.split(text, self.opens_thought)
+        if form.start or form.end:
+            return form
+        # the template has no form for thoughts that the model writes all the same
+        return ThoughtForm("<think>\n", "\n</think>\n\n", form.plain)
 
     def _with_opened_thought(self, reply: str, opened: str, thought: str, cut: str) -> str:
         """Returns a reply as it is sampled after a prompt that opened the thought, which most templates leave out."""

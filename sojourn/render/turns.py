@@ -8,6 +8,7 @@ from itertools import groupby
 
 from sojourn.render import hermes
 from sojourn.render.marks import Marks
+from sojourn.render.partial import PartialReply
 from sojourn.render.text import Codec, Piece, refuse_images
 from sojourn.types import IntArray, Message, Prompt, Role, Sample, Tool
 
@@ -41,6 +42,9 @@ class Turns:
         if reply and reply[-1] in self.stops:
             reply.pop()
         return hermes.parse_reply(self.decode(reply), self.thinking)
+
+    def parse_partial(self, text: str, *, ended: bool = False) -> PartialReply:
+        return hermes.parse_partial(text, self.thinking, ended=ended)
 
     def encode_reply(self, message: Message) -> list[int]:
         hermes.require_parseable(message)

@@ -19,7 +19,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from sojourn.errors import ConfigError
-from sojourn.gateway.bodies import LOCAL, Limits
+from sojourn.gateway.bodies import Limits
+from sojourn.gateway.hosts import LOCAL
 from sojourn.gateway.requests import RequestError
 from sojourn.gateway.server import CHAT, Gateway
 from sojourn.gateway.service import QuietServer
@@ -114,7 +115,7 @@ class Server:
             apis=measured_apis(self.measures),
         )  # fmt: skip
         routes = [Route("/health", self._health), Route("/metrics", self._metrics), *self.routes()]
-        hosts = [*LOCAL, "[::1]"] if address.local else ["*"]
+        hosts = LOCAL if address.local else ["*"]
         self.app = Watched(self.gateway.app(hosts, routes), self.measures)
 
     def new_session(self, key: str) -> Session:

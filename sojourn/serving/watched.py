@@ -108,9 +108,9 @@ class _MeasuredStream:
         self._tell()
         return self.stream.delta(delta)
 
-    def end(self, reply: Reply) -> Iterator[str]:
+    def end(self, replies: Sequence[Reply]) -> Iterator[str]:
         self._tell()
-        return self.stream.end(reply)
+        return self.stream.end(replies)
 
     def failed(self, error: RequestError) -> Iterator[str]:
         if self.seen is not None:

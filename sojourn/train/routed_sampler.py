@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sojourn.abilities import Forgets, Measured, PartLoad, ReportsParts
+from sojourn.abilities import Forgets, Measured, PartLoad, ReportsParts, Tell, sample_telling
 from sojourn.protocols import Sampler
 from sojourn.train.snapshots import POLICY
 from sojourn.types import FloatArray, Prompt, Sample, SamplingParams
@@ -20,9 +20,12 @@ class RoutedSampler:
     others: Mapping[str, Sampler]
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
+        return await self.sample_telling(prompt, params)
+
+    async def sample_telling(self, prompt: Prompt, params: SamplingParams, tell: Tell | None = None) -> Sample:
         if params.model == POLICY:
-            return await self.policy.sample(prompt, params)
-        return await self.others[params.model].sample(prompt, replace(params, model=POLICY))
+            return await sample_telling(self.policy, prompt, params, tell)
+        return await sample_telling(self.others[params.model], prompt, replace(params, model=POLICY), tell)
 
     async def score(self, prompt: Prompt) -> FloatArray:
         return await self.policy.score(prompt)

@@ -70,7 +70,7 @@ async def test_a_stream_tells_what_a_whole_reply_tells(reply):
         ("/s/other/v1/chat/completions", HELLO, {}, 404, "no session of this key"),
         ("/v1/chat/completions", HELLO, {"Authorization": "Bearer other"}, 404, "no session of this key"),
         (PATH, HELLO, {"Origin": "https://example.org"}, 403, "may not use this server"),
-        (PATH, HELLO, {"Host": "example.org"}, 400, "Invalid host"),
+        (PATH, HELLO, {"Host": "example.org"}, 403, "does not answer to that name"),
         (PATH, b"{", {}, 400, "no JSON"),
         (PATH, b"\xff\xfe", {}, 400, "no JSON"),
         (PATH, b"[" * 100_000, {}, 400, "no JSON"),
@@ -79,7 +79,6 @@ async def test_a_stream_tells_what_a_whole_reply_tells(reply):
         (PATH, {"messages": [{"role": "robot", "content": "x"}]}, {}, 400, "messages[0].role"),
         (PATH, {"messages": []}, {}, 400, "has no messages"),
         (PATH, {"messages": [], "stream": True}, {}, 400, "has no messages"),
-        (PATH, {**HELLO, "n": 2, "stream": True}, {}, 400, "expected n = 1"),
         (PATH, {**HELLO, "n": 0}, {}, 400, "n is 0"),
     ],
 )

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sojourn.abilities import Tell
 from sojourn.backends.torch.models.adapters import adapter_of, read_adapter
 from sojourn.backends.torch.sampler.engine import Engine
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
@@ -22,6 +23,9 @@ class AdapterSampler:
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
         return await self.engine.sample(prompt, replace(params, model=self.name))
+
+    async def sample_telling(self, prompt: Prompt, params: SamplingParams, tell: Tell) -> Sample:
+        return await self.engine.sample_telling(prompt, replace(params, model=self.name), tell)
 
     async def score(self, prompt: Prompt) -> FloatArray:
         return await self.engine.score(prompt, self.name)

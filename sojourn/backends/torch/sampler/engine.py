@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sojourn.abilities import PartLoad
+from sojourn.abilities import PartLoad, Tell
 from sojourn.backends.torch.kernels.cache import PAGE
 from sojourn.backends.torch.models.adapters import Adapter
 from sojourn.backends.torch.place import place_of
@@ -98,13 +98,17 @@ class Engine:
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
         """Samples a continuation of the prompt. Raises `BudgetError` where prompt and `max_tokens` exceed
         `max_context`, `InfrastructureError` where the model fails."""
+        return await self.sample_telling(prompt, params)
+
+    async def sample_telling(self, prompt: Prompt, params: SamplingParams, tell: Tell | None = None) -> Sample:
+        """Samples as `sample` does, and tells the tokens while they are drawn (`TellsTokens`)."""
         tokens = checked_tokens(prompt, self._runner.vocab_size)
         require_room(tokens, params, self.max_context)
         if params.stop_strings and self._decode is None:
             raise ModelError(f"stop_strings {params.stop_strings}: this engine was given no `decode`: use stop_tokens")
         self._require_model(params.model)
         choices = checked_choices(params, self._stops, self._runner.vocab_size)
-        request = Request(tokens, asyncio.get_running_loop().create_future(), params, choices, params.model)
+        request = Request(tokens, asyncio.get_running_loop().create_future(), params, choices, params.model, tell=tell)
         request.restart(self.version)
         if (stop := request.stop(self._stops, self._decode)) is not None:
             return request.sample(stop)
@@ -325,6 +329,7 @@ class Engine:
             if drawn is not None:
                 before = len(request.tokens)
                 request.accept(*drawn, self.version)
+                request.report()
                 sampled += len(request.tokens) - before
                 stop = request.stop(self._stops, self._decode)
                 if stop is None:

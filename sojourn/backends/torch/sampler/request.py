@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from sojourn.abilities import Tell
 from sojourn.backends.torch.sampler import sampling
 from sojourn.backends.torch.sampler.prefix_cache import Context
 from sojourn.backends.torch.sampler.sampling import Choices, Row
@@ -27,6 +28,8 @@ class Request:
     params: SamplingParams | None = None
     choices: Choices | None = None
     model: str = SamplingParams.model
+    tell: Tell | None = None
+    told: int = 0  # how many tokens `tell` was called with
     context: Context | None = None  # its pages in the cache, once it is admitted
     submitted: float = field(default_factory=time.perf_counter)
     versions: Versions = field(default_factory=lambda: Versions(0, 0))
@@ -73,6 +76,13 @@ class Request:
             self.versions = Versions(self.versions.oldest, version)
         self._add(token, logprob, row.allowed)
         self._force()
+
+    def report(self) -> None:
+        """Lets the event loop tell the tokens that were not told before, where somebody listens. What the listener
+        raises is reported by the event loop: no request fails by it."""
+        if self.tell is not None and self.told < len(self.tokens):
+            self.future.get_loop().call_soon(self.tell, self.tokens[self.told :])
+            self.told = len(self.tokens)
 
     def stop(self, stops: frozenset[int], decode: Decode | None) -> Stop | None:
         """Returns why the sample is complete, or None if it goes on."""
