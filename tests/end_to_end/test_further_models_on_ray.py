@@ -14,6 +14,7 @@ from killed_actors import actors_of, kill_newest
 from safetensors.numpy import load_file
 from trained_run import killed_and_resumed, untimed
 
+import sojourn
 from sojourn.abilities import PlacesModels
 from sojourn.commands.train import run_to_end
 from sojourn.config import toml
@@ -197,11 +198,24 @@ def parts_of(run: Path) -> set[str]:
     return {part.name.partition("@")[0] for reading in read(run / PARTS) for part in reading.parts}
 
 
-@pytest.mark.parametrize("name", ["snapshots", "learners"])
-def test_a_killed_run_goes_on_to_the_same(name, plain, other, ray, tmp_path):
-    address = ray.get_runtime_context().gcs_address
-    again = killed_and_resumed(tmp_path / "run", *RAY, f"backend.address={address}", recipe=recipe_of(name, other))
-    require_same(again, plain(name))
+def test_a_killed_run_goes_on_to_the_same(plain, other, ray, tmp_path):
+    more = (*RAY, f"backend.address={ray.get_runtime_context().gcs_address}")
+    again = killed_and_resumed(tmp_path / "run", *more, recipe=recipe_of("snapshots", other))
+    require_same(again, plain("snapshots"))
+
+
+def test_a_run_moves_to_ray_with_its_models(plain, other, tmp_path):
+    (tmp_path / "run.toml").write_text(recipe_of("learners", other))
+    half: dict[str, Any] = {"stages.rl.steps": 1}
+    begun = sojourn.train(tmp_path / "run.toml", out=tmp_path / "run", progress=False, **half).path
+    moved: dict[str, Any] = {
+        "backend.name": "ray",
+        "backend.samplers.cpus": 0.25,
+        "backend.trainer.cpus": 0.25,
+        "backend.models": {"rival": {"samplers": {"replicas": 2, "cpus": 0.25}}},
+        "stages.rl.steps": 2,
+    }
+    require_same(sojourn.train(begun, resume=True, progress=False, **moved).path, plain("learners"))
 
 
 class Killer(Display):
