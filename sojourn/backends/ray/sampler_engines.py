@@ -73,7 +73,7 @@ class VLLMEngine:
                 f"{where}.gpus = {gpus:g}: vLLM divides a model among whole GPUs: expected a whole number, or "
                 "a part of one GPU"
             )
-        require_vllm(gpus)
+        require_vllm(gpus, where)
 
     def slowdowns(self, samplers: Samplers) -> tuple[str, ...]:
         if samplers.gpus:
