@@ -308,14 +308,6 @@ def test_a_cluster_without_room_for_further_models_is_told(other, ray, tmp_path)
     require_all_given_back(ray)
 
 
-def test_what_was_opened_is_closed_where_a_further_model_cannot_be(ray, tmp_path):
-    more = '[models.second]\nname = "/nowhere"\n'
-    recipe = RECIPES["learners"].replace("[seats]", f"{more}[seats]").replace('["rival"]', '["rival", "second"]')
-    with pytest.raises(Exception, match="nowhere"):
-        trained_run.train(tmp_path / "run", *RAY, recipe=recipe)
-    require_all_given_back(ray)
-
-
 def test_a_plan_tells_of_further_models(other, tmp_path):
     (tmp_path / "recipe.toml").write_text(recipe_of("snapshots", other))
     recipe = resolve(toml.read(tmp_path / "recipe.toml", [*RAY, "backend.samplers.replicas=3"])).recipe
