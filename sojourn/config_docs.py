@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union
 
 from sojourn.agents.sub_agent import SubAgent
 from sojourn.agents.workflow import WorkflowRole
-from sojourn.backends.ray.backend import EnvWorkers, TrainerRanks
+from sojourn.backends.ray.processes import EnvWorkers, ModelProcesses, ModelRanks, TrainerRanks
 from sojourn.backends.ray.sampler_engines import Samplers
 from sojourn.batch.weigh import Aggregate
 from sojourn.config.components import COMPONENTS
@@ -67,7 +67,13 @@ STAGES: Mapping[str, type] = {
 PARTS: Mapping[str, Mapping[str, type]] = {  # tables of components, by their kind
     "agent": {"critique": Critique, "sub_agents": SubAgent, "roles": WorkflowRole},
     "reward": {"criteria": Criterion},
-    "backend": {"samplers": Samplers, "trainer": TrainerRanks, "envs": EnvWorkers},
+    "backend": {
+        "samplers": Samplers,
+        "trainer": TrainerRanks,
+        "envs": EnvWorkers,
+        "models": ModelProcesses,
+        "trainer_of_a_model": ModelRanks,
+    },
 }
 PAGES: Mapping[str, Mapping[str, type]] = {"run": RUN, "stages": STAGES, **PARTS}
 PAGE_OF: dict[Any, str] = {cls: page for page, tables in PAGES.items() for cls in tables.values()}

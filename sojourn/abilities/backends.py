@@ -186,11 +186,7 @@ class OpensModels(Protocol):
 
 @runtime_checkable
 class OpensPlayers(Protocol):
-    """A backend that opens frozen models of the policy's vocabulary that sample beside the policy, if `opens_players`
-    says so."""
-
-    @property
-    def opens_players(self) -> bool: ...
+    """A backend that opens models of the policy's vocabulary that sample beside the policy, frozen or trained, too."""
 
     def check_model(self, name: str, model: Model, policy: Model) -> None:
         """Does as that of `OpensModels`."""
@@ -222,9 +218,41 @@ class OpensTurnModels(Protocol):
         ...
 
 
+class FurtherModel(NamedTuple):
+    """Says what a run has open of one of its further models at most: `samplers`, of which each snapshot of a pool has
+    its own, and `trainers`, which train it, or compute its values for a reward. `model` is None where it has not been
+    looked for."""
+
+    samplers: int
+    trainers: int
+    model: Model | None = None
+
+
+@runtime_checkable
+class PlacesModels(Protocol):
+    """A backend that opens further models in processes of their own; it is given all that have weights here, by their
+    names."""
+
+    def check_models(self, models: Mapping[str, FurtherModel]) -> None:
+        """Raises `ConfigError` where the backend has config for processes that none of the models has."""
+        ...
+
+    def plan_models(self, models: Mapping[str, FurtherModel]) -> Sequence[str]:
+        """Returns sentences on what the models take, as `HasPlan.plan` does for the policy."""
+        ...
+
+    def reserve_models(self, models: Mapping[str, FurtherModel]) -> None:
+        """Reserves room for the models. Call it once, after `open`, before any of them is opened. Raises `ConfigError`
+        where there is no room."""
+        ...
+
+
 @runtime_checkable
 class SharesBase(Protocol):
-    """A backend whose sampler samples several adapters over one base, beside each other."""
+    """A backend whose sampler samples several adapters over one base, beside each other, if `shares_base` says so."""
+
+    @property
+    def shares_base(self) -> bool: ...
 
     def share_base(self, model: Model, opened: Opened) -> Callable[[str, Path], Awaitable[Sampler]]:
         """Makes an open policy, which trains adapters, publish them alone, so that its sampler's base stays.

@@ -196,8 +196,9 @@ def _print_diagnosis(folder: RunFolder, console: CleanConsole) -> None:
 def _dry(resolved: Resolved) -> None:
     """Prints each value of the resolved recipe with its origin, and checks that everything can be built."""
     from sojourn import event_loop
-    from sojourn.abilities import HasPlan
+    from sojourn.abilities import HasPlan, PlacesModels
     from sojourn.config.toml import leaves
+    from sojourn.train.further_models import further_models
 
     console, recipe = CleanConsole(), resolved.recipe
     for path, value in leaves(resolved.table, ""):
@@ -208,6 +209,8 @@ def _dry(resolved: Resolved) -> None:
     for kind, tokens in event_loop.run(_enter(recipe, renderer)).items():
         console.print(f"the first prompt of {kind}: {tokens:,} tokens", soft_wrap=True, markup=False)
     plan = recipe.backend.plan(recipe.model, recipe.critic) if isinstance(recipe.backend, HasPlan) else ()
+    if isinstance(recipe.backend, PlacesModels):
+        plan = [*plan, *recipe.backend.plan_models(further_models(recipe))]
     for sentence in (*_tasks_of_stages(recipe), *plan):
         console.print(sentence, soft_wrap=True, markup=False)
     console.print(f"{recipe.name}: everything can be built")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sojourn.config.registry import shown
-from sojourn.errors import ConfigError, InfrastructureError, RewardError, cause, leaf, recorded
+from sojourn.errors import ConfigError, InfrastructureError, RankError, RewardError, cause, leaf, recorded
 from sojourn.finite import as_finite
 from sojourn.protocols import Reward
 from sojourn.types import Group, Score, Trajectory
@@ -97,7 +97,8 @@ async def scored_or_failed(score: Callable[[Group], Awaitable[list[Score]]], gro
 
 async def _asked(reward: Reward, group: Group) -> list[Score]:
     """Returns what the reward answers; after a failure of the network it is asked again, up to `MAX_ATTEMPTS` times in
-    all. Raises `RewardError` where it does not answer, or says so itself."""
+    all. Raises `RewardError` where it does not answer, or says so itself, and at once the `RankError` of a model that
+    the run trains, or has open for the reward, as the run then goes on from its last checkpoint."""
     for attempt in range(1, MAX_ATTEMPTS + 1):
         try:
             answer = reward(group)
@@ -108,7 +109,7 @@ async def _asked(reward: Reward, group: Group) -> list[Score]:
                 )
             return await answer
         except Exception as error:
-            if isinstance(leaf(error), RewardError) or not _is_of_network(error):
+            if isinstance(leaf(error), RewardError | RankError) or not _is_of_network(error):
                 raise
             if attempt == MAX_ATTEMPTS:
                 raise RewardError(

@@ -18,6 +18,7 @@ from sojourn.streams.asked_critic import AskedCritic
 from sojourn.tasks.listed import listed
 from sojourn.timeline import Timeline
 from sojourn.train.asked_models import bound, open_asked
+from sojourn.train.further_models import reserve_further_models
 from sojourn.train.named_models import open_players
 from sojourn.train.recipe import Recipe
 from sojourn.train.reward_models import RewardModels
@@ -33,6 +34,7 @@ class Components:
     renderer: Renderer
     trainer: Trainer  # of the policy
     trainers: Mapping[str, Trainer]  # of all models that learn, by their names
+    reward_models: Mapping[str, Trainer] = field(default_factory=dict[str, Trainer])  # those that are opened to be read
     sampler: Sampler
     runner: Runner
     rewards: RewardCache
@@ -61,6 +63,7 @@ async def assemble(recipe: Recipe) -> AsyncIterator[Components]:
     sampler, trainers, answers = backend.sampler, {POLICY: backend.trainer}, AnswerStore()
     reward_models = RewardModels()
     try:
+        reserve_further_models(recipe)
         sampler, pools, trainers = await open_players(recipe, backend, timeline)
         seating = Seating(recipe.seats, recipe.seed, recipe.evaluation.seats, pools)
         reward_models.open(recipe, backend)
@@ -89,6 +92,7 @@ async def assemble(recipe: Recipe) -> AsyncIterator[Components]:
                 renderer=backend.renderer,
                 trainer=backend.trainer,
                 trainers=trainers,
+                reward_models=reward_models.trainers,
                 sampler=sampler,
                 runner=runner,
                 rewards=RewardCache(reward_models.bound(bound(recipe.reward, asked))),

@@ -22,14 +22,14 @@ OPTIM = r"optim\.(lr|weight_decay|clip_norm|schedule(\..+)?)"
 CHANGEABLE = re.compile(
     rf"stages\.\d+\.(steps|early_stop\..+|{OPTIM})|critic\.{OPTIM}|evaluation\.every"
     r"|record\.(checkpoint_every|keep|keep_every|keep_best|keep_optimizer|tags)"
-    r"|backend\.(name|address|threads|memory_gb|activation_gb|patience_s|(samplers|trainer|envs)(\..+)?)"
+    r"|backend\.(name|address|threads|memory_gb|activation_gb|patience_s|(samplers|trainer|envs|models)(\..+)?)"
     r"|models\..+\.endpoint\.(base_url|key|concurrency|timeout_s|answers|prompt_price"
     r"|sampled_price|token_budget|cost_budget)"
 )
 ALLOWED = (
     "steps, early_stop and optim (all but betas and lookahead) of a stage, optim of the critic, evaluation.every, and "
     "checkpoint_every, keep, keep_every, keep_best, keep_optimizer and tags of record, and of backend name, address, "
-    "samplers, trainer, envs, threads, memory_gb, activation_gb and patience_s, and of the endpoint of a model "
+    "samplers, trainer, envs, models, threads, memory_gb, activation_gb and patience_s, and of the endpoint of a model "
     "base_url, key, concurrency, timeout_s, answers, prompt_price, sampled_price, token_budget and cost_budget"
 )
 

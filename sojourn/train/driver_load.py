@@ -16,6 +16,7 @@ from sojourn.record.part_recorder import LoopLag, PartRecorder
 from sojourn.record.parts import PARTS, PartsFile
 from sojourn.rollout.world import worlds_of
 from sojourn.train.assemble import Components
+from sojourn.train.routed_sampler import OfModel
 
 
 @dataclass
@@ -54,7 +55,9 @@ async def recorded_parts(
     """Records inside the context, after each step of the run, what its parts do."""
     lag = LoopLag()
     family = components.runner.family
-    others = [components.trainer, components.sampler, family, *(one for one in worlds_of(family) if one is not family)]
+    named = {**components.trainers, **components.reward_models}
+    trainers = [OfModel(name, one) for name, one in named.items() if isinstance(one, ReportsParts)]
+    others = [*trainers, components.sampler, family, *(one for one in worlds_of(family) if one is not family)]
     reporters = [Driver(components, lag), *(one for one in others if isinstance(one, ReportsParts))]
     async with PartRecorder(PartsFile(folder / PARTS), reporters, lag, tell) as recorder:
         sinks.add(recorder)

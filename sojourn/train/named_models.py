@@ -116,7 +116,7 @@ def _check_seated(recipe: Recipe) -> None:
                 f"{where}: models.{name} is a pool of snapshots, which take the seats of worlds alone: name another "
                 "model"
             )
-    if recipe.players and not (isinstance(recipe.backend, OpensPlayers) and recipe.backend.opens_players):
+    if recipe.players and not isinstance(recipe.backend, OpensPlayers):
         where = "seats" if recipe.seated else "reward, or agent"
         raise ConfigError(
             f"{where}: {type(recipe.backend).__name__} opens no models that sample beside the policy: use backend = "
@@ -272,7 +272,7 @@ async def open_players(recipe: Recipe, opened: Opened, timeline: Timeline) -> Pl
 
     snapshots = {name: model.snapshots for name, model in recipe.models.items() if model.snapshots is not None}
     open_snapshot = snapshot
-    if snapshots and recipe.model.lora is not None and isinstance(backend, SharesBase):
+    if snapshots and recipe.model.lora is not None and isinstance(backend, SharesBase) and backend.shares_base:
         open_snapshot = backend.share_base(recipe.model, opened)
     try:
         for name, found in find_models(recipe).items():
@@ -286,6 +286,8 @@ async def open_players(recipe: Recipe, opened: Opened, timeline: Timeline) -> Pl
     except BaseException:
         for sampler in players.values():
             await sampler.close()
+        for name in trainers.keys() - {POLICY}:
+            trainers[name].close()
         raise
     pools = {name: SnapshotPool(name, config, open_snapshot, players) for name, config in snapshots.items()}
     return Players(RoutedSampler(opened.sampler, players), pools, trainers)

@@ -39,6 +39,7 @@ from sojourn.rollout.world import seats_of_world, worlds_of
 from sojourn.sources.searched import Searched
 from sojourn.sources.slots import Slots
 from sojourn.train.early_stop import evaluations_within
+from sojourn.train.further_models import check_further_models
 from sojourn.train.named_models import check_learning, check_names
 from sojourn.train.programs import check_programs
 from sojourn.train.recipe import CRITIC, Recipe, Stage
@@ -71,6 +72,7 @@ def check_needs(recipe: Recipe) -> None:
     check_reward_models(recipe)
     _check_named_seats(recipe)
     check_names(recipe)
+    check_further_models(recipe)
     _check_search(recipe)
     check_sub_agents(recipe)
     _check_lookahead(recipe)

@@ -86,10 +86,10 @@ def check_reward_models_open(recipe: Recipe) -> None:
 
 @dataclass
 class RewardModels:
-    """Holds the reward models of a run by their names, and the trainers by which those that are open are read."""
+    """Holds the reward models of a run, and the trainers that read those that are opened here, by their names."""
 
     models: dict[str, TurnModel] = field(default_factory=dict[str, TurnModel])
-    trainers: list[Trainer] = field(default_factory=list[Trainer])
+    trainers: dict[str, Trainer] = field(default_factory=dict[str, Trainer])
 
     def open(self, recipe: Recipe, opened: Opened) -> None:
         """Opens the models that the recipe's reward reads; its own critic is open already."""
@@ -98,18 +98,17 @@ class RewardModels:
         for name, (found, critic) in _found(recipe).items():
             assert isinstance(backend, OpensTurnModels), "`check_reward_models` comes first"
             assert found.weights is not None, "`reward_model_critic` requires them"
-            trainer = backend.open_turn_model(
+            self.trainers[name] = backend.open_turn_model(
                 name, found.model, critic, found.weights, found.seed, recipe.model, opened.max_context
             )
-            self.trainers.append(trainer)
-            self.models[name] = TurnValues(trainer)
+            self.models[name] = TurnValues(self.trainers[name])
 
     def bound(self, reward: Reward) -> Reward:
         """Returns a reward that reads these models, with all that it contains."""
         return bound_turn_models(reward, self.models.__getitem__)
 
     def close(self) -> None:
-        for trainer in self.trainers:
+        for trainer in self.trainers.values():
             trainer.close()
 
 

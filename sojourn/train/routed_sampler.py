@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sojourn.abilities import Forgets, Measured, PartLoad, ReportsParts, Tell, sample_telling
+from sojourn.abilities import Forgets, Measured, PartLoad, ReportsParts, Tell, sample_telling, since_now
 from sojourn.protocols import Sampler
 from sojourn.train.snapshots import POLICY
 from sojourn.types import FloatArray, Prompt, Sample, SamplingParams
+
+
+@dataclass(frozen=True)
+class OfModel:
+    """Reports the parts of a model, under its name unless it is the policy (`ReportsParts`)."""
+
+    model: str
+    parts: ReportsParts
+
+    async def part_loads(self) -> list[PartLoad]:
+        found = await self.parts.part_loads()
+        return [one if self.model == POLICY else replace(one, name=f"{one.name} of {self.model}") for one in found]
 
 
 @dataclass
@@ -27,6 +39,10 @@ class RoutedSampler:
             return await sample_telling(self.policy, prompt, params, tell)
         return await sample_telling(self.others[params.model], prompt, replace(params, model=POLICY), tell)
 
+    def since_now(self) -> RoutedSampler:
+        """Returns a sampler of the models that are open now, by weights of now or newer ones (`AllowsOlder`)."""
+        return RoutedSampler(since_now(self.policy), {name: since_now(one) for name, one in self.others.items()})
+
     async def score(self, prompt: Prompt) -> FloatArray:
         return await self.policy.score(prompt)
 
@@ -41,10 +57,10 @@ class RoutedSampler:
     async def part_loads(self) -> list[PartLoad]:
         named = {POLICY: self.policy, **self.others}
         return [
-            load if name == POLICY else replace(load, name=f"{load.name} of {name}")
+            load
             for name, sampler in named.items()
             if isinstance(sampler, ReportsParts)
-            for load in await sampler.part_loads()
+            for load in await OfModel(name, sampler).part_loads()
         ]
 
     async def close(self) -> None:

@@ -13,6 +13,7 @@ from sojourn.abilities import (
     ObservesEvaluations,
     group_size,
     live_width,
+    max_lag,
     origin_of,
     parts_of,
 )
@@ -304,7 +305,8 @@ class Run:
             await self.components.seating.begin_run(self.folder.path, self.components.trainer)
             await self.evaluate(BEFORE, BEFORE, 0)
         else:
-            await self.components.seating.resume(self.folder.path, resumed.step)
+            lag = max_lag(self.recipe.stages[begun_at].groups)
+            await self.components.seating.resume(self.folder.path, resumed.step, lag)
         for earlier in self.folder.evaluations() if resumed is not None else ():
             self.display.recall(earlier["name"], Summary.from_json(earlier["summary"]))
         present: StageRun | None = None

@@ -143,12 +143,13 @@ class Seating:
             pool.attach(folder)
             await pool.keep(0, trainer)
 
-    async def resume(self, folder: Path, done: int) -> None:
-        """Opens the snapshots of a run that goes on after `done` steps."""
+    async def resume(self, folder: Path, done: int, lag: int) -> None:
+        """Opens the snapshots of a run that goes on after `done` steps, whose plays may have begun up to `lag` steps
+        early."""
         self._done = done
         for pool in self.pools.values():
             pool.attach(folder)
-            if not await pool.open_kept(done):
+            if not await pool.open_kept(done, done - lag):
                 raise RecordError(
                     f"{pool.path} has no snapshot of the first {done} steps, but the run goes on after these: restore "
                     "the folder from a copy, or start a new run"
@@ -161,7 +162,7 @@ class Seating:
         for pool in self.pools.values():
             if folder is not None:
                 pool.attach(folder)
-            if folder is None or not await pool.open_kept(done):
+            if folder is None or not await pool.open_kept(done, done):
                 with tempfile.TemporaryDirectory() as place:
                     pool.attach(Path(place))
                     await pool.keep(done, trainer)

@@ -138,10 +138,11 @@ class SnapshotPool:
         """Says in which run folder the snapshots are kept."""
         self._folder = folder
 
-    async def open_kept(self, done: int) -> bool:
-        """Opens the snapshots that a run of `done` steps may still need; returns whether there are any."""
+    async def open_kept(self, done: int, known: int) -> bool:
+        """Opens those of the first `done` steps that plays may meet which begin when at least `known` steps are done;
+        returns whether there are any."""
         kept = [step for step in self._kept() if step <= done]
-        for step in kept:
+        for step in sorted(set(kept).difference(self._unused(kept, known))):
             await self._play(step)
         return bool(kept)
 

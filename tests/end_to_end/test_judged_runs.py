@@ -331,7 +331,6 @@ REFUSED = {
     "asks the model 'stranger', but there are policy": local("stranger", name="judge"),
     "which is a pool of snapshots: these take seats": local("past", "[models.past.snapshots]", "judge"),
     "models.rival: nothing asks this model": local("policy", RIVAL, "judge"),
-    "Ray opens no models that sample beside": local("rival", RIVAL, "judge").replace("torch\", threads = 1", "ray\""),
     "Judge reads 'answer' in the data of each task": local(
         "policy", name="judge\"\nmode = \"reference\"\nreference = \"answer"
     ),

@@ -196,7 +196,6 @@ CHANGED = {
         "reward={name='of_seat', seat='nobody'}"
     ],
     "but a play has the one seat 'agent'": ["env.opponent=tit_for_tat"],
-    "Ray opens no models that sample beside": ["backend={name='ray'}"],
     "minibatches = 7, but a step has 6 trajectories": ["stages.0.minibatches=7"],
 }
 

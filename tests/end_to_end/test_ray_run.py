@@ -1,16 +1,13 @@
 """Whole runs on Ray: the same run as in one process, whichever of its processes are killed on the way."""
 
 import asyncio
-import contextlib
-import os
-import random
-import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from killed_actors import actors_of, killing
 from trained_run import final_weights
 
 import sojourn
@@ -175,47 +172,6 @@ def test_a_run_moves_to_ray_and_goes_on_bit_for_bit(plain, tmp_path):
         "stages.rl.steps": 4,
     }
     assert_same(sojourn.train(begun, resume=True, progress=False, **moved).path, plain)
-
-
-def actors_of(kind: str) -> list[int]:
-    """Returns the processes of actors of a class, which Ray names after it."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError, ValueError):
-            if (entry / "cmdline").read_bytes().startswith(f"ray::{kind}".encode()) and _is_ours(int(entry.name)):
-                found.append(int(entry.name))
-    return sorted(found)
-
-
-def _is_ours(process: int) -> bool:
-    """Returns whether a process descends from this one, and not from another test's."""
-    while process > 1:
-        if process == os.getpid():
-            return True
-        process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-    return False
-
-
-@contextlib.asynccontextmanager
-async def killing(kinds: list[str], seed: int, times: int) -> AsyncIterator[list[str]]:
-    """Kills a process of one of the kinds at random moments; gives the kinds of those that it killed."""
-    killed: list[str] = []
-
-    async def kill() -> None:
-        draw = random.Random(seed)
-        while len(killed) < times:
-            await asyncio.sleep(draw.uniform(0.05, 0.8))
-            kind = draw.choice(kinds)
-            if found := actors_of(kind):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(draw.choice(found), signal.SIGKILL)
-                    killed.append(kind)
-
-    killer = asyncio.create_task(kill())
-    try:
-        yield killed
-    finally:
-        killer.cancel()
 
 
 async def test_killed_samplers_and_workers_change_nothing(plain, tmp_path):

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -265,6 +266,40 @@ def test_what_a_group_knows_follows_from_its_slot():
     clock = Clock("rl", before=100, width=4, lag=2)
     assert [clock.known(slot) for slot in (0, 11, 12, 16)] == [100, 100, 101, 102]
     assert [clock.earliest(done) for done in (100, 102, 105)] == [100, 100, 103]
+
+
+async def test_what_begins_now_may_be_sampled_by_older_weights_of_every_model():
+    class Newer:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def since_now(self) -> str:
+            return f"{self.name} since now"
+
+    others = {"rival": Newer("rival"), "plain": object()}
+    begun = RoutedSampler(Newer("policy"), others).since_now()  # type: ignore[arg-type]
+    assert begun.policy == "policy since now"
+    assert begun.others == {"rival": "rival since now", "plain": others["plain"]}
+
+
+@pytest.mark.parametrize(
+    ("done", "known", "opened"),
+    [(4, 4, [3, 4]), (4, 2, [1, 2, 3, 4]), (3, 3, [2, 3]), (0, -2, [0])],
+    ids=["newest", "plays began early", "of an earlier step", "begun"],
+)
+async def test_no_more_snapshots_are_opened_again_than_plays_may_meet(done, known, opened, tmp_path):
+    """Files of all steps are there, as where a run was killed before it removed those of no use."""
+    found = list[Path]()
+
+    async def note(name: str, weights: Path) -> Any:
+        found.append(weights)
+
+    made = SnapshotPool("past", Snapshots(every=1, keep=2), note, {})
+    made.attach(tmp_path)
+    for step in range(6):
+        made._path(step).mkdir(parents=True)
+    assert await made.open_kept(done, known)
+    assert found == [made._path(step) for step in opened]
 
 
 def test_all_players_tell_their_loads_and_are_closed_where_one_cannot_be_opened(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import sojourn
 from sojourn.errors import ConfigError, InfrastructureError, MissingExtraError
@@ -40,7 +40,7 @@ SETTINGS = {  # variables that Ray and the actors read
 class Needs:
     """Holds what each of `count` equal actors reserves of a node."""
 
-    what: str  # in messages, such as "sampler"
+    what: str  # in messages, such as "samplers"
     count: int
     cpus: float
     gpus: float
@@ -48,6 +48,19 @@ class Needs:
     @property
     def bundle(self) -> dict[str, float]:
         return {name: amount for name, amount in (("CPU", self.cpus), ("GPU", self.gpus)) if amount}
+
+
+class Places(NamedTuple):
+    """Holds what was reserved together: for each actor of these needs that reserves anything, a bundle of a placement
+    group of Ray."""
+
+    needs: Sequence[Needs]
+    group: Any  # None where none of them reserves anything
+
+    def bundle(self, needs: Needs, number: int) -> int:
+        """Returns which bundle is that of an actor."""
+        before = [one.count for one in self.needs[: self.needs.index(needs)] if one.bundle]
+        return sum(before) + number
 
 
 @dataclass(eq=False)
@@ -59,8 +72,7 @@ class Cluster:
     """
 
     own: bool
-    needs: Sequence[Needs]
-    group: Any  # Ray's placement group, with a bundle for each actor that reserves anything
+    places: list[Places]  # those that were reserved together, the first ones for the policy
     users: int = 0
 
     @classmethod
@@ -74,7 +86,7 @@ class Cluster:
             _start(ray, address)
         try:
             _require(ray, needs)
-            joined = cls(own=own, needs=needs, group=_reserve(ray, needs))
+            joined = cls(own=own, places=[Places(needs, _reserve(ray, needs))])
             _joined.append(joined)
             return joined
         except BaseException:
@@ -88,29 +100,44 @@ class Cluster:
         assert _joined, "a backend that is open has joined one"
         return _joined[-1]
 
+    def reserve(self, needs: Sequence[Needs]) -> None:
+        """Reserves further places, which are given back with the others. Raises `ConfigError` where there is no
+        room."""
+        ray = imported()
+        _require(ray, [*(one for places in self.places for one in places.needs), *needs])
+        for one in needs:
+            self.places.append(Places([one], _reserve(ray, [one])))
+
+    def places_of(self, what: str) -> Needs:
+        """Returns the needs of a name, for which places are reserved."""
+        return next(one for places in self.places for one in places.needs if one.what == what)
+
     def actor(
-        self, kind: type, needs: Needs, number: int, *arguments: Any, restarts: int = -1, concurrency: int = 100_000
+        self,
+        kind: type,
+        needs: Needs,
+        number: int | None,
+        *arguments: Any,
+        restarts: int = -1,
+        concurrency: int = 100_000,
     ) -> Any:
-        """Starts an actor in its place: number `number` of those of `needs`, or anywhere, reserving nothing, for -1.
-        Ray starts one that died again, up to `restarts` times (-1: always), with the same arguments and without any of
-        its state. It answers up to `concurrency` calls at once."""
-        ray, placed = imported(), number >= 0
+        """Starts an actor in its place: number `number` of those of `needs`, in any of them that is free for None, or
+        anywhere, reserving nothing, for -1. Ray starts one that died again, up to `restarts` times (-1: always), with
+        the same arguments and without any of its state. It answers up to `concurrency` calls at once."""
+        ray, placed = imported(), number is None or number >= 0
         options: dict[str, Any] = {
             "num_cpus": needs.cpus if placed else 0,
             "num_gpus": needs.gpus if placed else 0,
             "max_restarts": restarts,
         }
-        if self.group is not None and needs.bundle and placed:
+        if needs.bundle and placed:
+            places = next(one for one in self.places if needs in one.needs)
             strategies = ray.util.scheduling_strategies
             options["scheduling_strategy"] = strategies.PlacementGroupSchedulingStrategy(
-                self.group, placement_group_bundle_index=self._bundle(needs, number)
+                places.group, placement_group_bundle_index=-1 if number is None else places.bundle(needs, number)
             )
         options["runtime_env"] = {"env_vars": _variables()}
         return ray.remote(kind).options(**options, max_task_retries=0, max_concurrency=concurrency).remote(*arguments)
-
-    def _bundle(self, needs: Needs, number: int) -> int:
-        before = [one.count for one in self.needs[: self.needs.index(needs)] if one.bundle]
-        return sum(before) + number
 
     def hold(self) -> Cluster:
         """Adds a user."""
@@ -129,8 +156,9 @@ class Cluster:
             return
         if self.own:
             _joined[-1].own = True
-        if self.group is not None and ray.is_initialized():
-            ray.util.remove_placement_group(self.group)
+        for places in self.places if ray.is_initialized() else ():
+            if places.group is not None:
+                ray.util.remove_placement_group(places.group)
 
 
 def prepare_actor(threads: int) -> None:
@@ -236,8 +264,8 @@ def _require(ray: Any, needs: Sequence[Needs]) -> None:
         if wanted > there.get(name, 0.0):
             raise ConfigError(
                 f"backend 'ray' needs {wanted:g} {plural} ({_spelled(needs, name)}), but the cluster has "
-                f"{there.get(name, 0.0):g}: add nodes, or lower the counts in backend.samplers, backend.trainer and "
-                "backend.envs"
+                f"{there.get(name, 0.0):g}: add nodes, or lower the counts in backend.samplers, backend.trainer, "
+                "backend.envs and backend.models"
             )
 
 

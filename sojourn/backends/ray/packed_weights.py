@@ -39,6 +39,10 @@ class PackedWeights:
         for one in self.tensors:
             yield one.name, data[one.start : one.stop].view(getattr(torch, one.dtype)).view(one.shape)
 
+    def packed(self) -> PackedWeights:
+        """Returns itself, as `StoredWeights.packed` returns what it has read."""
+        return self
+
 
 def pack(weights: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype | None = None) -> PackedWeights:
     """Returns a packed copy of the weights; `dtype` is what floating-point tensors are rounded to."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from sojourn.abilities import FurtherModel
     from sojourn.backends.ray.cluster import Needs
+    from sojourn.backends.ray.processes import ModelRanks
     from sojourn.backends.torch.backend import Torch
     from sojourn.models.spec import Critic, Model
 
@@ -50,11 +52,32 @@ def size_of(model: Model, device: str) -> Size | None:
 
 def places(needs: Mapping[str, Needs], address: str) -> str:
     """Returns what a cluster must have room for."""
-    wanted = [one for one in needs.values() if one.count]
+    where = f"the cluster at {address}" if address else "a cluster, started on this machine,"
+    return f"{where} holds {listed(list(needs.values()))}"
+
+
+def further_sizes(backend: Torch, name: str, further: FurtherModel, trainer: ModelRanks) -> Iterator[str]:
+    """Yields what each process of a further model holds."""
+    if further.model is None or not (further.samplers or further.trainers):
+        return
+    size = size_of(further.model, backend.device)
+    if size is None:
+        yield f"what models.{name} takes is known once it is on this machine"
+        return
+    if further.samplers:
+        weights = _bytes(size.parameters * size.sampled_bytes)
+        yield f"each sampler of models.{name} holds {weights} of weights and at most {backend.memory_gb:g} GB of cache"
+    if further.trainers:
+        held = _held(size, further.model) / (trainer.ranks if trainer.shard else 1)
+        yield f"each trainer rank of models.{name} holds at most {_bytes(held)} of weights, gradients and moments"
+
+
+def listed(needs: Sequence[Needs]) -> str:
+    """Returns, in words, what processes reserve, each and all together."""
+    wanted = [one for one in needs if one.count]
     each = ", ".join(f"{one.count} {one.what} of {_amounts(one.cpus, one.gpus)} each" for one in wanted)
     total = _amounts(sum(one.count * one.cpus for one in wanted), sum(one.count * one.gpus for one in wanted))
-    where = f"the cluster at {address}" if address else "a cluster, started on this machine,"
-    return f"{where} holds {each}: {total} together"
+    return f"{each}: {total} together"
 
 
 def sizes(
@@ -74,7 +97,7 @@ def sizes(
         return
     weights = size.parameters * size.sampled_bytes
     yield f"each sampler holds {_bytes(weights)} of weights and at most {backend.memory_gb:g} GB of cache"
-    held = TRAINED_BYTES * size.trained + FROZEN_BYTES * (size.parameters - size.trained if model.lora else 0)
+    held = _held(size, model)
     part = held / ranks if shard else held
     beside = ", and the critic's model beside them" if critic is not None and critic.model else ""
     yield (
@@ -87,6 +110,11 @@ def sizes(
     if ranks > 1:
         yield f"at each update the ranks add up {_bytes(4 * size.trained)} of gradients"
     yield f"after each step {_bytes(weights)} of weights go to each of {replicas} samplers"
+
+
+def _held(size: Size, model: Model) -> float:
+    """Returns how many bytes of weights, gradients and moments a trainer holds."""
+    return TRAINED_BYTES * size.trained + FROZEN_BYTES * (size.parameters - size.trained if model.lora else 0)
 
 
 def _amounts(cpus: float, gpus: float) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
     from sojourn.backends.torch.backend import Torch
-    from sojourn.models.spec import Critic, Model
+    from sojourn.models.spec import Critic, Lora, Model
 
 GRACE_S = 15.0  # how long after an error of one rank the others may take to end with theirs
 
@@ -32,11 +32,13 @@ GRACE_S = 15.0  # how long after an error of one rank the others may take to end
 class Ranks:
     """The actors that train together. All are asked the same in the same order, and the first answers.
 
-    An error of a rank is raised as itself. Where one is lost, or they no longer agree, all end.
+    An error of a rank is raised as itself. Where one is lost, or they no longer agree, all end. `model` is the name of
+    a further model that they train, empty for the policy.
     """
 
-    def __init__(self, actors: Sequence[ActorHandle]) -> None:
+    def __init__(self, actors: Sequence[ActorHandle], model: str = "") -> None:
         self.actors: list[Any] = list(actors)
+        self._model = model
         self.processes: list[Process] = []
         self._lost: str | None = None
         self._passes: list[Pass] = []  # the last one of each
@@ -110,10 +112,10 @@ class Ranks:
             numbers=numbers,
         )
 
-    async def pack(self) -> ObjectRef:
-        """Returns where the first rank has put the packed weights, which are not fetched."""
+    async def pack(self, adapter: Lora | None = None) -> ObjectRef:
+        """Returns where the first rank has put the packed weights, or the adapter alone, which are not fetched."""
         self._require_alive()
-        begun = [actor.pack.options(num_returns=2).remote() for actor in self.actors]
+        begun = [actor.pack.options(num_returns=2).remote(adapter) for actor in self.actors]
         await self._awaited([done for _, done in begun])
         return begun[0][0]
 
@@ -174,7 +176,8 @@ class Ranks:
 
     def _name(self, rank: int) -> str:
         where = f" (process {self.processes[rank].pid} on {self.processes[rank].host})" if self.processes else ""
-        return f"trainer rank {rank} of {len(self.actors)}{where}"
+        whose = f" of models.{self._model}" if self._model else ""
+        return f"trainer rank {rank} of {len(self.actors)}{whose}{where}"
 
     def _end(self, why: str) -> str:
         for actor in self.actors if ray.is_initialized() else ():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 from sojourn.backends.ray.cluster import code_digest, prepare_actor
@@ -9,7 +10,9 @@ from sojourn.backends.ray.reports import Report
 from sojourn.types import FloatArray, Prompt, Sample, SamplingParams
 
 if TYPE_CHECKING:
+    from sojourn.backends.ray.packed_adapters import NamedAdapter, PackedAdapter
     from sojourn.backends.ray.packed_weights import PackedWeights
+    from sojourn.backends.ray.stored_weights import StoredWeights
     from sojourn.backends.torch.backend import Torch
     from sojourn.backends.torch.sampler.engine import Engine, EngineStats
     from sojourn.models.spec import Model
@@ -50,6 +53,7 @@ class SamplerActor:
     def __init__(self, backend: Torch, model: Model, seed: int, stops: tuple[int, ...]) -> None:
         self._backend, self._model, self._seed, self._stops = backend, model, seed, stops
         self._engine: Engine | None = None
+        self._adapters: dict[str, asyncio.Task[None]] = {}
 
     async def open(self) -> OpenedSampler:
         """Loads the model, unless that is done."""
@@ -59,16 +63,34 @@ class SamplerActor:
             self._engine = self._backend.open_sampler(loaded, self._model, self._stops)
         return OpenedSampler(self._engine.max_context, code_digest())
 
-    async def sample(self, prompt: Prompt, params: SamplingParams, version: int) -> Sample:
-        return await self._of(version).sample(prompt, params)
+    async def sample(
+        self, prompt: Prompt, params: SamplingParams, version: int, adapter: NamedAdapter | None = None
+    ) -> Sample:
+        engine = self._of(version)
+        await self._add(engine, adapter)
+        return await engine.sample(prompt, params)
 
-    async def score(self, prompt: Prompt, version: int) -> FloatArray:
-        return await self._of(version).score(prompt)
+    async def score(self, prompt: Prompt, version: int, adapter: NamedAdapter | None = None) -> FloatArray:
+        engine = self._of(version)
+        await self._add(engine, adapter)
+        return await engine.score(prompt, *([] if adapter is None else [adapter.name]))
 
-    async def load(self, weights: PackedWeights, version: int) -> None:
-        """Replaces the weights between two steps of the engine."""
+    async def load(self, weights: PackedWeights | StoredWeights | PackedAdapter, version: int) -> None:
+        """Replaces the weights between two steps of the engine, or the policy's adapter over them."""
+        from sojourn.backends.ray.packed_adapters import PackedAdapter
+
         await self.open()
-        await self._of(0).publish(weights.unpack(), version)
+        engine = self._of(0)
+        if isinstance(weights, PackedAdapter):
+            await engine.publish_adapter(weights.unpack(), version)
+        else:
+            await engine.publish(weights.unpack(), version)
+
+    async def drop_adapter(self, name: str) -> None:
+        """Drops an adapter, if it is there."""
+        if (added := self._adapters.pop(name, None)) is not None:
+            await added
+            await self._of(0).drop_adapter(name)
 
     async def forget(self) -> None:
         await self._of(0).forget()
@@ -85,7 +107,24 @@ class SamplerActor:
         facts = {**place_of(engine.device), "engine": "sojourn"}
         return SamplerReport(engine.stats(), Report.here(facts, device_memory(engine.device)))
 
+    async def _add(self, engine: Engine, adapter: NamedAdapter | None) -> None:
+        """Adds an adapter that a request names, unless it is there."""
+        if adapter is None:
+            return
+        if adapter.name not in self._adapters:
+            self._adapters[adapter.name] = asyncio.ensure_future(_fetch(engine, adapter))
+        try:
+            await asyncio.shield(self._adapters[adapter.name])
+        except Exception:
+            self._adapters.pop(adapter.name, None)
+            raise
+
     def _of(self, version: int) -> Engine:
         require_version(None if self._engine is None else self._engine.version, version)
         assert self._engine is not None, "it has a version"
         return self._engine
+
+
+async def _fetch(engine: Engine, adapter: NamedAdapter) -> None:
+    packed: PackedAdapter = await adapter.packed
+    await engine.add_adapter(adapter.name, packed.unpack())

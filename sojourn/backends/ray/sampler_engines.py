@@ -25,9 +25,9 @@ class ActorClass(NamedTuple):
 class SamplerEngine(Protocol):
     """An engine that samplers may have."""
 
-    def check(self, backend: Torch, samplers: Samplers) -> None:
+    def check(self, backend: Torch, samplers: Samplers, where: str) -> None:
         """Raises `ConfigError` where the engine is not there, or cannot do what it is told, before anything is
-        loaded."""
+        loaded. `where` is the path of the samplers' table."""
         ...
 
     def slowdowns(self, samplers: Samplers) -> tuple[str, ...]: ...
@@ -39,10 +39,10 @@ class SamplerEngine(Protocol):
 class SojournEngine:
     """Our engine, as backend 'torch' has it."""
 
-    def check(self, backend: Torch, samplers: Samplers) -> None:
+    def check(self, backend: Torch, samplers: Samplers, where: str) -> None:
         if samplers.gpus > 1:
             raise ConfigError(
-                f"backend.samplers.gpus = {samplers.gpus:g}: our engine works on one GPU, so that others would be "
+                f"{where}.gpus = {samplers.gpus:g}: our engine works on one GPU, so that others would be "
                 "idle: expected at most 1: start more replicas, or divide the model among GPUs by engine = 'vllm'"
             )
 
@@ -59,21 +59,21 @@ class SojournEngine:
 class VLLMEngine:
     """The engine of vLLM, which has processes of its own."""
 
-    def check(self, backend: Torch, samplers: Samplers) -> None:
+    def check(self, backend: Torch, samplers: Samplers, where: str) -> None:
         for key in ("prefill_chunk", "compile"):
             value, default = getattr(backend, key), type(backend).__dataclass_fields__[key].default
             if value != default:
                 raise ConfigError(
-                    f"backend.{key} = {_toml(value)} is for samplers.engine = 'sojourn', and vLLM decides that itself: "
+                    f"backend.{key} = {_toml(value)} is for {where}.engine = 'sojourn', and vLLM decides that itself: "
                     f"expected {_toml(default)}: leave it out, or use that engine"
                 )
         gpus = samplers.gpus
         if gpus > 1 and gpus != int(gpus):
             raise ConfigError(
-                f"backend.samplers.gpus = {gpus:g}: vLLM divides a model among whole GPUs: expected a whole number, or "
+                f"{where}.gpus = {gpus:g}: vLLM divides a model among whole GPUs: expected a whole number, or "
                 "a part of one GPU"
             )
-        require_vllm(gpus)
+        require_vllm(gpus, where)
 
     def slowdowns(self, samplers: Samplers) -> tuple[str, ...]:
         if samplers.gpus:

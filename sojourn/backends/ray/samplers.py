@@ -8,7 +8,7 @@ import logging
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,10 @@ from sojourn.backends.torch.sampler.engine_stats import EngineStats
 from sojourn.errors import InfrastructureError, RankError
 from sojourn.timeline import Timeline
 from sojourn.types import FloatArray, IntArray, Prompt, Sample, SamplingParams
+
+if TYPE_CHECKING:
+    from sojourn.backends.ray.packed_adapters import NamedAdapter
+    from sojourn.backends.ray.stored_weights import StoredWeights
 
 log = logging.getLogger(__name__)
 BLOCK = 64  # tokens; prefixes are known by whole blocks
@@ -57,6 +61,9 @@ class Since:
 class ReplicatedSampler:
     """Samples with replicas (`protocols.Sampler`); each sample is what any of them would return, as its seed decides.
 
+    `weights` are those of version 1, which the actors have loaded already; without them (None), the actors have version
+    0, the weights with which they open.
+
     `publish` returns at once, and every replica fetches the newest weights by itself; a request waits until its replica
     has them, unless older ones may answer it (`since_now`). A replica that fails is loaded anew while the others go on,
     and its requests are asked again elsewhere. Where none is left for `patience_s` seconds, requests fail with an
@@ -72,11 +79,14 @@ class ReplicatedSampler:
         max_context: int,
         timeline: Timeline | None = None,
         patience_s: float = 120.0,
+        weights: StoredWeights | None = None,
     ) -> None:
-        self.replicas = [Replica(f"sampler {number}", actor, version=0) for number, actor in enumerate(actors)]
+        self._version, self._weights = 0 if weights is None else 1, weights
+        self.replicas = [
+            Replica(f"sampler {number}", actor, version=self._version) for number, actor in enumerate(actors)
+        ]
         self.max_context = max_context
         self._cluster, self._timeline, self._patience_s = cluster.hold(), timeline or Timeline(), patience_s
-        self._version, self._weights = 0, None
         self._changed = asyncio.Event()  # replaced whenever a replica becomes ready
         self._published, self._others_until = 0.0, 0.0  # in the event loop's time: see `_first_ready`
         self._moved = self._asked_again = self._answers = 0
@@ -85,26 +95,43 @@ class ReplicatedSampler:
         self._lost = (ray.exceptions.RayActorError, ray.exceptions.ActorUnavailableError, StaleWeightsError)
         self._raised = ray.exceptions.RayTaskError
 
+    @property
+    def version(self) -> int:
+        """Returns the version of the newest weights."""
+        return self._version
+
     def since_now(self) -> Since:
         """Returns what samples by the weights that are the newest now, or newer ones (`AllowsOlder`)."""
         return Since(self, self._version)
 
-    async def sample(self, prompt: Prompt, params: SamplingParams, oldest: int | None = None) -> Sample:
-        """Samples by the newest weights, or by those of a version from `oldest` on."""
-        keys = _block_keys(prompt.tokens)
-        answer = await self._ask(keys, lambda actor, version: actor.sample.remote(prompt, params, version), oldest)
+    async def sample(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        oldest: int | None = None,
+        adapter: NamedAdapter | None = None,
+    ) -> Sample:
+        """Samples by the newest weights, or by those of a version from `oldest` on; or an adapter over their base."""
+        keys, more = _block_keys(prompt.tokens, of=adapter), _given(adapter)
+        answer = await self._ask(keys, lambda one, version: one.sample.remote(prompt, params, version, *more), oldest)
         sample: Sample = answer.value
         answer.replica.note(answer.seconds, len(sample.tokens))
         self._answers += 1
         if self._answers % PACED == 0:
             self._compare()
         if answer.replica.version == answer.version:  # else its cache was emptied since
-            answer.replica.remember(_block_keys(np.concatenate([prompt.tokens, sample.tokens]), keys))
+            answer.replica.remember(_block_keys(np.concatenate([prompt.tokens, sample.tokens]), keys, adapter))
         return _own(sample)
 
-    async def score(self, prompt: Prompt, oldest: int | None = None) -> FloatArray:
-        keys = _block_keys(prompt.tokens)
-        return (await self._ask(keys, lambda actor, version: actor.score.remote(prompt, version), oldest)).value
+    async def score(self, prompt: Prompt, oldest: int | None = None, adapter: NamedAdapter | None = None) -> FloatArray:
+        keys, more = _block_keys(prompt.tokens, of=adapter), _given(adapter)
+        return (await self._ask(keys, lambda one, version: one.score.remote(prompt, version, *more), oldest)).value
+
+    async def drop_adapter(self, name: str) -> None:
+        """Lets the replicas that are up drop an adapter, if they have it; one that is started anew has none."""
+        if not self._closed:
+            dropped = [replica.actor.drop_adapter.remote(name) for replica in self._current(0)]
+            await asyncio.gather(*dropped, return_exceptions=True)
 
     async def publish(self, weights: Any, version: int) -> None:
         """Takes a reference to packed weights in Ray's object store, which replicas fetch now; later requests are
@@ -318,11 +345,16 @@ def _is_loss_of_object(error: Exception) -> bool:
     return isinstance(getattr(error, "cause", None), imported().exceptions.ObjectLostError)
 
 
-def _block_keys(tokens: IntArray, known: Sequence[bytes] = ()) -> list[bytes]:
-    """Returns a key for each whole block of tokens, which depends on all tokens up to its end. `known` are those of the
-    first blocks."""
+def _given(adapter: NamedAdapter | None) -> tuple[NamedAdapter, ...]:
+    """Returns the last arguments of a call of an actor: none without an adapter, as vLLM's actors take none."""
+    return () if adapter is None else (adapter,)
+
+
+def _block_keys(tokens: IntArray, known: Sequence[bytes] = (), of: NamedAdapter | None = None) -> list[bytes]:
+    """Returns a key for each whole block of tokens, which depends on all tokens up to its end, and on the adapter that
+    reads them. `known` are the keys of the first blocks."""
     data, size = np.ascontiguousarray(tokens[BLOCK * len(known) :], dtype=np.int32).tobytes(), 4 * BLOCK
-    keys, key = list(known), known[-1] if known else b""
+    keys, key = list(known), known[-1] if known else b"" if of is None else of.name.encode()[:64]
     for start in range(0, len(data) - size + 1, size):
         key = hashlib.blake2b(data[start : start + size], digest_size=8, key=key).digest()
         keys.append(key)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ray import ObjectRef
 
-    from sojourn.models.spec import Model
+    from sojourn.models.spec import Lora, Model
     from sojourn.optim import Optim
 
 Send = Callable[["ObjectRef", int], Awaitable[None]]
@@ -126,13 +126,14 @@ class RayTrainer(RankedTrainer):
     def __init__(self, ranks: Ranks, send: Send, timeline: Timeline | None = None) -> None:
         super().__init__(ranks, POLICY, timeline or Timeline())
         self.teachers = Teachers()
+        self.published_adapter: Lora | None = None  # which is published alone, over the samplers' base
         self._send = send
 
     async def publish(self) -> int:
         """Gives the samplers the present weights, under the next version number."""
         self.version += 1
         with self._timeline.during("publish"):
-            packed = await self._ranks.pack()
+            packed = await self._ranks.pack(self.published_adapter)
         await self._send(packed, self.version)
         return self.version
 

@@ -27,10 +27,11 @@ from sojourn.protocols import Loss, Stateful
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from sojourn.backends.ray.packed_adapters import PackedAdapter
     from sojourn.backends.ray.packed_weights import PackedWeights
     from sojourn.backends.torch.backend import Torch
     from sojourn.backends.torch.trainer.teachers import Scored
-    from sojourn.models.spec import Critic, Model
+    from sojourn.models.spec import Critic, Lora, Model
     from sojourn.optim import Optim
     from sojourn.types import Batch, FloatArray
 
@@ -179,14 +180,21 @@ class TrainerRank:
         self._trainers[self._made] = policy.copy(optim, reference=reference, anew=anew)
         return self._made
 
-    def pack(self) -> tuple[PackedWeights | None, None]:
-        """Returns the policy's weights, adapters merged in, in the type in which samplers compute; and nothing, which
-        the driver can wait for without fetching them."""
+    def pack(self, adapter: Lora | None = None) -> tuple[PackedWeights | PackedAdapter | None, None]:
+        """Returns the policy's weights, adapters merged in, in the type in which samplers compute, or an adapter alone,
+        as it is trained; and nothing, which the driver can wait for without fetching them."""
+        from sojourn.backends.ray.packed_adapters import PackedAdapter
         from sojourn.backends.ray.packed_weights import pack
+        from sojourn.backends.torch.trainer.shards import full
 
-        weights = self._trainers[POLICY].weights()
+        trainer = self._trainers[POLICY]
+        if adapter is None:
+            weights = trainer.weights()
+        else:
+            weights = ((name, full(tensor.detach())) for name, tensor in trainer.trainable.items())
         if self._rank == 0:
-            return pack(weights, self._sampled), None
+            packed = pack(weights, self._sampled if adapter is None else None)
+            return packed if adapter is None else PackedAdapter(packed, adapter), None
         deque(weights, maxlen=0)  # which takes part in gathering them
         return None, None
 

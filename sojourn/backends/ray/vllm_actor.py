@@ -27,6 +27,7 @@ from sojourn.types import FloatArray, Prompt, Sample, SamplingParams
 
 if TYPE_CHECKING:
     from sojourn.backends.ray.packed_weights import PackedWeights
+    from sojourn.backends.ray.stored_weights import StoredWeights
     from sojourn.backends.torch.backend import Torch
     from sojourn.backends.torch.sampler.engine_stats import EngineStats
     from sojourn.backends.torch.sampler.request import Request
@@ -118,13 +119,14 @@ class VLLMActor:
             if not asked.dropped:
                 return _finite(output.prompt_logprobs.logprobs)
 
-    async def load(self, weights: PackedWeights, version: int) -> None:
+    async def load(self, weights: PackedWeights | StoredWeights, version: int) -> None:
         """Replaces the weights."""
         await self.open()
-        async with self._loading, in_memory(weights.data) as path:
+        packed = weights.packed()
+        async with self._loading, in_memory(packed.data) as path:
             self._ready.clear()
             try:
-                await self._replace({"path": path, "tensors": [list(one) for one in weights.tensors]}, version)
+                await self._replace({"path": path, "tensors": [list(one) for one in packed.tensors]}, version)
             except Exception as error:  # the engine may hold parts of other weights
                 _end(f"weights of version {version} could not be loaded", error)
             finally:

