@@ -288,5 +288,6 @@ if __name__ == "__main__":
     parser.add_argument("--clients", default=",".join(map(str, CLIENTS)))
     parser.add_argument("--minutes", type=float, default=MINUTES, help="after which no further repeat begins")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that no server is left behind
     numbers = [int(part) for part in asked.clients.split(",")]
     main(asked.llama_server, numbers, 1 if asked.quick else REPEATS, asked.minutes, keep=not asked.quick)
