@@ -18,19 +18,20 @@ def main():
     seen = asked(f"{url}/observation")
     messages = seen["system"] + seen["messages"]
     tools = [{"type": "function", "function": tool} for tool in seen["tools"]]
-    while True:
+    done = False
+    while not done:
         body = {"model": os.environ["SOJOURN_MODEL"], "messages": messages, "tools": tools}
         reply = asked(f"{os.environ['OPENAI_BASE_URL']}/chat/completions", body)["choices"][0]["message"]
         messages.append(reply)
         if not reply.get("tool_calls"):
             shown = asked(f"{url}/act", {"text": reply["content"] or ""})
             messages.append({"role": "user", "content": told(shown)})
+            done = shown["done"]
         for call in reply.get("tool_calls") or ():
             name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
             shown = asked(f"{url}/act", {"name": name, "arguments": arguments, "call_id": call["id"]})
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": told(shown)})
-        if shown["done"]:
-            return
+            done = done or shown["done"]
 
 
 def told(shown):

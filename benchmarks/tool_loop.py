@@ -21,14 +21,15 @@ async def agent(client: Client) -> None:
     async with AsyncOpenAI(base_url=client.base_url, api_key=client.key) as model:
         while True:
             answer = await model.chat.completions.create(model=client.model, messages=messages, tools=tools)
-            reply = answer.choices[0].message
-            messages.append(reply.model_dump(exclude_none=True))
-            if not reply.tool_calls:
-                shown = await client.act(reply.content or "")
+            reply = answer.choices[0].message.model_dump(exclude_none=True)
+            messages.append(reply)
+            calls = reply.get("tool_calls") or []
+            if not calls:
+                shown = await client.act(reply.get("content", ""))
                 messages.append({"role": "user", "content": shown.text})
-            for call in reply.tool_calls or ():
-                arguments = json.loads(call.function.arguments)
-                shown = await client.call(call.function.name, arguments, call_id=call.id)
-                messages.append({"role": "tool", "tool_call_id": call.id, "content": shown.text})
-            if shown.done:
+            for call in calls:
+                name, arguments = call["function"]["name"], json.loads(call["function"]["arguments"])
+                shown = await client.call(name, arguments, call_id=call["id"])
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": shown.text})
+            if client.over:
                 return

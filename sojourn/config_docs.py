@@ -28,6 +28,7 @@ from sojourn.config.fields import Kind, Range, Text
 from sojourn.config.lookup import find, names
 from sojourn.config.registry import as_toml
 from sojourn.key_meanings import OF_CLASS, OF_NAME
+from sojourn.live.gate import Gate
 from sojourn.method_docs import with_links
 from sojourn.models.spec import Critic, FrozenModel, Lora, Model, Sampling, ServedModel, Snapshots
 from sojourn.optim import Lookahead, Optim
@@ -54,6 +55,7 @@ RUN: Mapping[str, type] = {
     "limits": Limits,
     "evaluation": Evaluation,
     "record": Record,
+    "release": Gate,
 }
 STAGES: Mapping[str, type] = {
     "stages": Stage,

@@ -50,6 +50,11 @@ class Client:
     def observation(self) -> Observation:
         return self.site.port.observation
 
+    @property
+    def over(self) -> bool:
+        """Returns whether the episode is over."""
+        return self.site.port.over
+
     async def act(self, text: str, *, call_id: str = "") -> Shown:
         """Performs an action in text, and returns what the world shows then. `call_id` is that of the model's call that
         is carried out, if there is one."""
