@@ -63,6 +63,7 @@ COMMANDS = {
     "view": "sojourn.commands.view:view",
     "report": "sojourn.commands.report:report",
     "serve": "sojourn.commands.serve:serve",
+    "live": "sojourn.commands.live:live",
     "play": "sojourn.commands.play:play",
     "export": "sojourn.commands.records:export",
     "replay": "sojourn.commands.records:replay",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -83,8 +84,10 @@ class LiveServer(Server):
         self.agreed: dict[str, bool] = {}
         self.answered_by: dict[str, int] = {}
         super().__init__(releases.opened[releases.serving], service, address)
-        if keeping.mask:
-            self.gateway.apis = {path: MaskedApi(api) for path, api in self.gateway.apis.items()}
+
+    def apis(self) -> Mapping[str, Api]:
+        found = super().apis()
+        return {path: MaskedApi(api) for path, api in found.items()} if self.keeping.mask else found
 
     def new_session(self, key: str) -> Session:
         number = self.releases.choose(key)
@@ -185,6 +188,15 @@ class LiveServer(Server):
         self.sessions.close(key)
         self.agreed.pop(key, None)
         self.answered_by.pop(key, None)
+
+    async def run(self, bound: socket.socket, tell: Callable[[str], None]) -> None:
+        watching = asyncio.create_task(self.watch())
+        try:
+            await super().run(bound, tell)
+        finally:
+            watching.cancel()
+            await asyncio.wait({watching})
+            await self.releases.close()
 
     async def watch(self) -> None:
         """Ends what is idle, removes what is old, and tries and changes releases, until it is cancelled."""

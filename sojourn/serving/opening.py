@@ -93,6 +93,11 @@ def find(what: str, overrides: Sequence[str] = (), report: Callable[[str], None]
     return Found(name=path.name, description=f"the model {what}", recipe=recipe)
 
 
+def release_of(run: Path, weights: Path, name: str) -> Found:
+    """Returns the model of a run with weights that it offered to a service."""
+    return Found(name=name, description=f"{name} of {run}", recipe=_recipe(toml.read(run), ()), weights=weights)
+
+
 def open_model(found: Found) -> Served:
     """Loads a model into an engine of its own; there is no trainer."""
     recipe = found.recipe

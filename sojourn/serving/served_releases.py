@@ -64,7 +64,7 @@ class ServedReleases:
             self._decide(self.tried)
         elif self.previous is not None:
             self._watch(self.previous)
-        else:
+        if self.tried is None:
             await self._try_newest()
         for number in self.opened.keys() - {self.serving, self.tried, self.previous, *used}:
             await self.opened.pop(number).engine.close()

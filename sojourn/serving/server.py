@@ -9,7 +9,7 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 
@@ -21,7 +21,7 @@ from starlette.routing import Route
 from sojourn.errors import ConfigError
 from sojourn.gateway.bodies import Limits
 from sojourn.gateway.hosts import LOCAL
-from sojourn.gateway.requests import RequestError
+from sojourn.gateway.requests import Api, RequestError
 from sojourn.gateway.server import CHAT, Gateway
 from sojourn.gateway.service import QuietServer
 from sojourn.gateway.session import Session
@@ -112,7 +112,7 @@ class Server:
         self.sessions = BoundedSessions(self.new_session, most=service.sessions, turns=service.turns)
         self.gateway = Gateway(
             self.sessions, models=service.names, token=address.token, limits=service.limits,
-            apis=measured_apis(self.measures),
+            apis=self.apis(),
         )  # fmt: skip
         routes = [Route("/health", self._health), Route("/metrics", self._metrics), *self.routes()]
         hosts = LOCAL if address.local else ["*"]
@@ -128,6 +128,10 @@ class Server:
             name="agent", renderer=served.renderer, sampler=served.engine, max_context=served.max_context,
             params=replace(self.params, seed=seed_of(self.params.seed, key)),
         )  # fmt: skip
+
+    def apis(self) -> Mapping[str, Api]:
+        """Returns the APIs by which the model is asked."""
+        return measured_apis(self.measures)
 
     def routes(self) -> list[Route]:
         """Returns further paths of the server."""

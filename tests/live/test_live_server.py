@@ -1,0 +1,153 @@
+"""The live server over HTTP: consent, feedback, what is masked, what is forgotten; and that what is kept is exact."""
+
+import httpx
+import pytest
+
+from sojourn.gateway.bodies import Limits
+from sojourn.live.gate import OFFERED, Gate
+from sojourn.live.store import LiveStore
+from sojourn.serving.live_server import Keeping, LiveServer
+from sojourn.serving.opening import Served
+from sojourn.serving.served_releases import ServedReleases
+from sojourn.serving.server import Address, Service
+from sojourn.types import SamplingParams
+from tests.gateway_sessions import OddSampler, renderer, said
+
+PANEL = {"success": 1.0, "success_low": 1.0, "malformed": 0.0, "tokens": 1.0}
+HELLO = [{"role": "user", "content": "Hi"}]
+
+
+class Site:
+    """A server over a sampler that says how many words it was asked."""
+
+    def __init__(self, folder, *, script=lambda prompt: said("Well."), token="", **keeping):
+        self.store = LiveStore(folder)
+        number = self.store.offer(0, folder / "weights", PANEL)
+        self.store.tell(OFFERED, number, "before")
+        self.sampler = OddSampler(renderer(), script)
+        served = Served(engine=self.sampler, renderer=self.sampler.format, max_context=4096)
+        self.releases = ServedReleases(Gate(), self.store, lambda release: served)
+        self.keeping, self.token = Keeping(**keeping), token
+
+    async def __aenter__(self):
+        await self.releases.begin()
+        service = Service(names=("m",), params=SamplingParams(64), limits=Limits(body_bytes=10_000), seed=0)
+        self.server = LiveServer(self.releases, self.store, self.keeping, service, Address(token=self.token))
+        transport = httpx.ASGITransport(self.server.app)
+        self.http = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1")
+        return self
+
+    async def __aexit__(self, *_):
+        await self.http.aclose()
+        self.store.close()
+
+    async def ask(self, key="a", messages=HELLO):
+        answer = await self.http.post(f"/s/{key}/v1/chat/completions", json={"model": "m", "messages": messages})
+        assert answer.status_code == 200, answer.text
+        return answer.json()["choices"][0]["message"]
+
+    async def post(self, path, **body):
+        return await self.http.post(path, json=body)
+
+
+async def test_what_is_kept_is_what_was_sampled(tmp_path):
+    async with Site(tmp_path, consent=True) as site:
+        reply = await site.ask()
+        await site.ask(messages=[*HELLO, reply, {"role": "user", "content": "More"}])
+        turns = site.store.turns("a")
+        assert [turn.sample.tokens.tolist() for turn in turns] == [s.tokens.tolist() for s in site.sampler.samples]
+        assert [turn.parent for turn in turns] == [-1, 0]
+        assert site.store.session("a").release == 0
+
+
+async def test_without_consent_nothing_is_kept_and_with_it_all_of_the_session(tmp_path):
+    async with Site(tmp_path) as site:
+        await site.ask()
+        assert site.store.sessions() == []
+        refused = await site.post("/s/a/feedback", value=1)
+        assert (refused.status_code, "its person agrees first" in refused.text) == (409, True)
+        assert (await site.post("/s/a/consent", consent=True, person="jo")).json() == {"consent": True}
+        assert len(site.store.turns("a")) == 1
+        assert site.store.session("a").person == "jo"
+        await site.ask()
+        assert len(site.store.turns("a")) == 2
+        await site.post("/s/a/consent", consent=False)
+        await site.ask()
+        assert len(site.store.turns("a")) == 2
+        assert not site.store.session("a").consent
+
+
+async def test_feedback_is_of_a_turn_once(tmp_path):
+    async with Site(tmp_path, consent=True) as site:
+        await site.ask()
+        await site.ask()
+        for _ in range(2):
+            assert (await site.post("/s/a/feedback", value=-1, turn=0, id="x")).json() == {"counts": True, "turn": 0}
+        assert (await site.post("/s/a/feedback", value=0.5)).json()["turn"] == 1
+        assert [turn.reward for turn in site.store.turns("a")] == [-1.0, 0.5]
+        await site.post("/s/a/feedback", value=None, turn=0, id="x")
+        assert [turn.reward for turn in site.store.turns("a")] == [0.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("/s/a/feedback", {"value": 2}, 400, "expected a number from -1 to 1"),
+        ("/s/a/feedback", {"value": True}, 400, "expected a number from -1 to 1"),
+        ("/s/a/feedback", {"value": 1, "turn": 1}, 400, "expected a number below 1"),
+        ("/s/a/feedback", {"value": 1, "turn": "0"}, 400, "expected a number below 1"),
+        ("/s/a/consent", {"consent": "yes"}, 400, "true or false"),
+        ("/s/b/feedback", {"value": 1}, 409, "agrees first"),
+        ("/s/a/feedback", {"value": 1, "id": "x" * 20_000}, 413, "more than 10000 bytes"),
+    ],
+)
+async def test_what_cannot_be_meant_gets_one_clear_error(tmp_path, path, body, status, words):
+    async with Site(tmp_path, consent=True) as site:
+        await site.ask()
+        answer = await site.post(path, **body)
+        assert answer.status_code == status
+        assert words in answer.json()["error"]["message"]
+        assert site.store.feedback("a") == []
+
+
+async def test_all_that_changes_something_needs_the_token(tmp_path):
+    async with Site(tmp_path, consent=True, token="secret-token") as site:
+        for method, path in (("POST", "/s/a/feedback"), ("DELETE", "/s/a"), ("GET", "/releases"), ("POST", "/s/a/end")):
+            assert (await site.http.request(method, path, json={})).status_code == 401
+
+
+async def test_private_things_reach_neither_the_model_nor_the_store(tmp_path):
+    text = "I am jo@example.org, +49 30 1234567, card 4111 1111 1111 1111; 3 of 12 doors."
+    async with Site(tmp_path, consent=True) as site:
+        reply = await site.ask(messages=[{"role": "user", "content": text}])
+        again = [{"role": "user", "content": text}, reply, {"role": "user", "content": "More"}]
+        await site.ask(messages=again)
+        seen = site.sampler.format.decode(site.sampler.prompts[0])
+        assert "I am <email>, <phone>, card <card>; 3 of 12 doors." in seen
+        assert [turn.parent for turn in site.store.turns("a")] == [-1, 0]  # the same text is masked alike
+        for path in tmp_path.iterdir():
+            assert b"example.org" not in path.read_bytes()
+    async with Site(tmp_path / "open", consent=True, mask=False) as site:
+        await site.ask(messages=[{"role": "user", "content": text}])
+        assert text in site.sampler.format.decode(site.sampler.prompts[0])
+
+
+async def test_a_session_ends_and_may_be_forgotten(tmp_path):
+    async with Site(tmp_path, consent=True) as site:
+        await site.ask()
+        await site.ask("b")
+        assert (await site.post("/s/a/end")).json() == {"ended": True}
+        assert site.store.session("a").ended is not None
+        assert (await site.http.delete("/s/b")).json() == {"removed": ["b"]}
+        assert site.store.session("b") is None
+        told = (await site.http.get("/releases")).json()
+        assert told["serving"] == 0
+        assert [event["kind"] for event in told["events"]] == ["offered", "serving"]
+
+
+async def test_a_session_that_is_used_after_its_end_is_a_new_one_that_replaces_nothing(tmp_path):
+    async with Site(tmp_path, consent=True) as site:
+        await site.ask()
+        await site.post("/s/a/end")
+        await site.ask()
+        assert len(site.store.turns("a")) == 1

@@ -1,0 +1,131 @@
+"""The store of a live service: what is kept, what is taken once, and what is gone when a person takes it back."""
+
+import contextlib
+import sqlite3
+from dataclasses import replace
+
+import pytest
+
+from sojourn.errors import RecordError
+from sojourn.live.store import LiveStore
+from sojourn.types import Versions
+from tests.live_sessions import kept, turn
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = LiveStore(tmp_path / "live")
+    yield store
+    store.close()
+
+
+def test_turns_are_read_as_they_were_kept_with_their_feedback(store):
+    kept(store, "a", turns=2)
+    store.add_feedback("a", "f", 1, -0.5)
+    first, second = store.turns("a")
+    same = turn("a-0")
+    assert first.sample.tokens.tolist() == same.sample.tokens.tolist()
+    assert first.sample.logprobs.tolist() == same.sample.logprobs.tolist()
+    assert replace(first, context=same.context, sample=same.sample) == same
+    assert (first.context.tolist(), first.sample.versions) == ([1, 2], Versions(3, 4))
+    assert (second.parent, second.reward, second.info) == (0, -0.5, {"a": 1.0, "feedback": -0.5})
+
+
+def test_feedback_counts_once_can_change_and_be_taken_back_until_it_is_trained_on(store):
+    kept(store, "a", turns=2)
+    assert store.add_feedback("a", "f", 0, 1.0)
+    assert store.add_feedback("a", "f", 0, 1.0)
+    assert store.feedback("a") == [(0, 1.0)]
+    assert store.add_feedback("a", "f", 0, -1.0)
+    assert store.add_feedback("a", "g", 0, 0.5)
+    assert store.turns("a")[0].reward == -0.5
+    assert store.add_feedback("a", "f", 0, None)
+    assert store.feedback("a") == [(0, 0.5)]
+    assert store.take("rl", 0, 1)
+    assert not store.add_feedback("a", "late", 0, 1.0)
+    assert not store.add_feedback("nobody", "f", 0, 1.0)
+    assert store.feedback("a") == [(0, 0.5)]
+
+
+def test_a_step_takes_what_ended_first_once_and_again_when_it_is_repeated(store):
+    for key in "abcd":
+        kept(store, key)
+    assert store.take("rl", 0, 5) is None
+    assert [one.key for one in store.take("rl", 0, 2)] == ["a", "b"]
+    assert [one.key for one in store.take("rl", 1, 2)] == ["c", "d"]
+    assert store.take("rl", 2, 1) is None
+    assert [one.key for one in store.take("rl", 0, 2)] == ["a", "b"]
+    again = LiveStore(store.folder)
+    assert [one.key for one in again.take("rl", 1, 2)] == ["c", "d"]
+    again.close()
+
+
+def test_only_sessions_that_ended_with_consent_and_turns_are_taken_and_few_of_a_person(store):
+    kept(store, "open", ended=False)
+    kept(store, "no", consent=False)
+    kept(store, "empty", turns=0)
+    for number in range(3):
+        kept(store, f"mine-{number}", "me")
+    kept(store, "other")
+    assert store.take("rl", 0, 4, per_person=2) is None
+    assert [one.key for one in store.take("rl", 0, 3, per_person=2)] == ["mine-0", "mine-1", "other"]
+    store.agree("no", True)
+    assert [one.key for one in store.take("rl", 1, 2)] == ["no", "mine-2"]
+
+
+def test_what_ended_keeps_nothing_more(store):
+    kept(store, "a")
+    store.add_turn("a", 1, turn())
+    store.add_turn("gone", 0, turn())
+    assert len(store.turns("a")) == 1
+    assert store.turns("gone") == ()
+
+
+def test_idle_sessions_end_and_old_ones_are_removed(store):
+    kept(store, "a", ended=False)
+    assert store.end_idle(3600) == []
+    assert store.end_idle(-1) == ["a"]
+    assert store.expire(3600) == []
+    assert store.expire(-1) == ["a"]
+    assert store.sessions() == []
+
+
+@pytest.mark.parametrize("by", [{"key": "secret-1"}, {"person": "me"}])
+def test_what_is_forgotten_is_in_no_file(store, by):
+    kept(store, "secret-1", "me", turns=20)
+    kept(store, "b", "you")
+    store.add_feedback("secret-1", "f", 0, 1.0)
+    assert store.forget(**by) == ["secret-1"]
+    assert [one.key for one in store.sessions()] == ["b"]
+    assert (store.turns("secret-1"), store.feedback("secret-1")) == ((), [])
+    for path in store.folder.iterdir():
+        assert b"secret-1" not in path.read_bytes()
+    assert any(b"b-0" in path.read_bytes() for path in store.folder.iterdir())
+
+
+def test_scores_of_a_release_are_the_means_of_its_newest_sessions_with_feedback(store):
+    for key, release in (("a", 0), ("b", 1), ("c", 1), ("silent", 1)):
+        kept(store, key, turns=2, release=release)
+    store.add_feedback("a", "f", 0, 1.0)
+    store.add_feedback("b", "f", 0, 1.0)
+    store.add_feedback("b", "g", 1, 0.0)
+    store.add_feedback("c", "f", 0, -1.0)
+    assert store.scores(0, 10) == [1.0]
+    assert sorted(store.scores(1, 10)) == [-1.0, 0.5]
+    assert len(store.scores(1, 1)) == 1
+
+
+def test_a_file_that_is_no_store_is_refused(tmp_path):
+    (tmp_path / "live.sqlite").write_text("no database at all, but long enough to be read as one" * 10)
+    with pytest.raises(RecordError, match="expected the store of a service"):
+        LiveStore(tmp_path).sessions()
+
+
+def test_nothing_is_half_written(store):
+    kept(store, "a")
+    with contextlib.suppress(RuntimeError), store._writing() as database:
+        database.execute("DELETE FROM sessions")
+        raise RuntimeError
+    assert [one.key for one in store.sessions()] == ["a"]
+    with pytest.raises(RecordError, match="cannot be written"), store._writing():
+        raise sqlite3.OperationalError("disk is full")

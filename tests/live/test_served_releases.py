@@ -1,0 +1,148 @@
+"""Which release answers: what is offered is tried, serves, is watched, and is taken back by what people say."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from sojourn.errors import ModelError
+from sojourn.live.gate import FREEZE, OFFERED, Gate
+from sojourn.live.store import LiveStore
+from sojourn.serving.served_releases import ServedReleases
+from tests.live_sessions import kept
+
+PANEL = {"success": 1.0, "success_low": 1.0, "malformed": 0.0, "tokens": 1.0}
+
+
+@dataclass
+class Engine:
+    closed: bool = False
+
+    async def close(self):
+        self.closed = True
+
+
+@dataclass
+class Opened:
+    engine: Engine = field(default_factory=Engine)
+
+
+def released(folder, **gate):
+    store, made = LiveStore(folder), {}
+
+    def opens(release):
+        if release.folder.name == "broken":
+            raise ModelError("its weights are damaged")
+        made[release.number] = Opened()
+        return made[release.number]
+
+    config = Gate(**{"canary_share": 0.5, "canary_sessions": 4, "tolerance": 0.1, "watch_sessions": 4, **gate})
+    return ServedReleases(config, store, opens), store, made
+
+
+def offer(store, name="weights"):
+    number = store.offer(0, store.folder / name, PANEL)
+    store.tell(OFFERED, number, name)
+    return number
+
+
+def said(store, release, values, name="s"):
+    for number, value in enumerate(values):
+        key = f"{name}-{release}-{number}-{len(store.sessions())}"
+        kept(store, key, release=release)
+        store.add_feedback(key, "f", 0, value)
+
+
+def kinds(store):
+    return [(event.kind, event.release) for event in store.events() if event.kind != OFFERED]
+
+
+async def test_without_a_release_nothing_begins(tmp_path):
+    releases, store, _ = released(tmp_path)
+    assert not await releases.begin()
+    offer(store)
+    assert await releases.begin()
+    assert kinds(store) == [("serving", 0)]
+
+
+async def test_a_release_is_tried_by_a_share_of_new_sessions_and_then_serves(tmp_path):
+    releases, store, made = released(tmp_path)
+    offer(store)
+    await releases.begin()
+    offer(store)
+    offer(store)  # the newest is tried
+    await releases.poll()
+    assert (releases.serving, releases.tried) == (0, 2)
+    share = sum(releases.choose(f"key-{n}") == 2 for n in range(1000)) / 1000
+    assert 0.4 < share < 0.6
+    assert releases.choose("key-1") == releases.choose("key-1")
+    said(store, 0, [1.0, 0.5, 1.0, 0.5])
+    said(store, 2, [1.0, 0.5, 1.0])
+    await releases.poll()
+    assert releases.tried == 2
+    said(store, 2, [0.5])
+    await releases.poll()
+    assert (releases.serving, releases.tried, releases.previous) == (2, None, 0)
+    assert kinds(store) == [("serving", 0), ("canary", 2), ("serving", 2)]
+    assert not made[0].engine.closed  # it is watched
+    said(store, 2, [1.0] * 4)
+    await releases.poll(used={0})
+    assert (releases.previous, made[0].engine.closed) == (None, False)  # a session still uses it
+    await releases.poll()
+    assert made[0].engine.closed
+
+
+async def test_a_worse_one_is_rolled_back_at_once_where_that_is_sure(tmp_path):
+    releases, store, made = released(tmp_path, canary_sessions=20)
+    offer(store)
+    await releases.begin()
+    offer(store)
+    await releases.poll()
+    said(store, 0, [1.0, 0.8, 1.0, 0.9])
+    said(store, 1, [-1.0, -0.9, -1.0])
+    await releases.poll()
+    assert (releases.serving, releases.tried) == (0, None)
+    assert kinds(store) == [("serving", 0), ("canary", 1), ("rolled back", 1)]
+    assert made[1].engine.closed
+    await releases.poll()
+    assert releases.tried is None  # it is not tried again
+
+
+async def test_one_that_serves_is_taken_back_when_people_say_so(tmp_path):
+    releases, store, _ = released(tmp_path, canary_share=0)
+    offer(store)
+    await releases.begin()
+    said(store, 0, [1.0, 0.8, 1.0, 0.9])
+    offer(store)
+    await releases.poll()
+    assert releases.serving == 1
+    said(store, 1, [0.0, 0.1, 0.0, 0.1])
+    await releases.poll()
+    assert releases.serving == 0
+    assert kinds(store) == [("serving", 0), ("serving", 1), ("rolled back", 1), ("serving", 0)]
+    again, _, _ = released(tmp_path)  # the service starts again
+    await again.begin()
+    assert again.serving == 0
+    await again.poll()
+    assert again.tried is None
+
+
+async def test_nothing_changes_while_it_is_frozen_and_a_damaged_release_is_left_out(tmp_path):
+    releases, store, _ = released(tmp_path)
+    offer(store)
+    await releases.begin()
+    offer(store, "broken")
+    (tmp_path / FREEZE).touch()
+    await releases.poll()
+    assert kinds(store) == [("serving", 0)]
+    (tmp_path / FREEZE).unlink()
+    await releases.poll()
+    assert kinds(store) == [("serving", 0), ("failed", 1)]
+    assert "its weights are damaged" in store.events()[-1].reason
+    assert releases.serving == 0
+    await releases.close()
+
+
+@pytest.fixture(autouse=True)
+def _closed(tmp_path):
+    yield
+    LiveStore(tmp_path).close()

@@ -1,0 +1,29 @@
+"""Sessions of a live service, and evaluations of what it may serve, as they are made for tests."""
+
+import numpy as np
+
+from sojourn.intervals import proportion
+from sojourn.record.summary import Summary, TaskStatistics
+from sojourn.types import Message, Role, Sample, Stop, Turn, Versions
+
+
+def summary(success: float, tasks: int = 200) -> Summary:
+    """Returns the summary of an evaluation with a rate of success."""
+    won = [number < success * tasks for number in range(tasks)]
+    rate, none = proportion(won), proportion([False] * tasks)
+    overall = TaskStatistics(tasks, tasks, rate, rate, none, none, none)
+    return Summary(overall, {"made": overall}, {"hard": overall})
+
+
+def turn(text="Hi", parent=-1):
+    sample = Sample(np.array([7, 8, 9]), np.array([-0.5, -1.25, 0.0], dtype=np.float32), Versions(3, 4), Stop.END)
+    observed = (Message(Role.USER, text),)
+    return Turn(parent, np.array([1, 2]), sample, Message(Role.ASSISTANT, "yes"), observed=observed, info={"a": 1.0})
+
+
+def kept(store, key, person="", *, turns=1, consent=True, ended=True, release=0):
+    store.open(key, person or key, release, consent=consent)
+    for number in range(turns):
+        store.add_turn(key, number, turn(f"{key}-{number}", number - 1))
+    if ended:
+        store.end(key)
