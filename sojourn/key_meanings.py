@@ -23,6 +23,7 @@ OF_CLASS = {
     "Recipe.curriculum": "What decides which task each group plays.",
     "Recipe.evaluation": "What evaluations play, and when.",
     "Recipe.record": "What is recorded, and where.",
+    "Recipe.release": "Which trained weights may serve people, and how they are tried (`sojourn live`).",
     "Stage.name": "What the stage is called in records, and in overrides such as `stages.rl.steps=5`.",
     "Stage.steps": "How many steps are trained; each publishes new weights.",
     "Stage.groups": "Where the groups of a step come from.",

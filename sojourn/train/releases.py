@@ -29,14 +29,15 @@ class Releases:
         return cls(gate, LiveStore(run / FOLDER))
 
     def consider(self, name: str, step: int, summary: Summary, trainers: Mapping[str, Trainer]) -> str:
-        """Offers the present weights, or writes down why not; returns that in a sentence. An evaluation of this name
-        that was considered before, by a run that was killed, is not considered again."""
-        if any(one.folder.name == name for one in self.store.releases()):
+        """Offers the present weights, or writes down why not; returns that in a sentence. An evaluation that
+        was considered before, by a run that was killed, is not considered again."""
+        folder = f"{name}@{step}"
+        if any(one.folder.name == folder for one in self.store.releases()):
             return f"{name} was offered before"
         if reason := judge(self.gate, self.store, summary):
             self.store.tell(REFUSED, None, f"{name}: {reason}")
             return f"{name} does not serve: {reason}"
-        path = self.store.folder / "releases" / name
+        path = self.store.folder / "releases" / folder
         with writing(path), new_folder(path, replace=True) as temporary:
             trained_models.save(trainers, temporary)
         number = self.store.offer(step, path, panel_of(summary))

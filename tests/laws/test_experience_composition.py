@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import tomllib
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from sojourn.config.components import COMPONENTS
 from sojourn.config.registry import build
 from sojourn.config.toml import Tables
 from sojourn.errors import ConfigError
+from sojourn.live.store import LiveStore
 from sojourn.record import metrics
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.train.group_checks import check_groups
@@ -36,6 +38,7 @@ SOURCES: dict[str, dict[str, Any]] = {
     "dagger": {"name": "dagger", "width": 2},
     "searched": {"name": "searched", "width": 2, "size": 1, "agent": {"name": "mcts", "simulations": 3}, "tried": 4},
     "semi_online": {"name": "semi_online", "width": 2, "size": 2},
+    "live": {"name": "live", "width": 2, "folder": "{live}"},
     "folder": {"name": "folder", "path": "{run}", "stage": "rl", "width": 2},
     "candidates": {"name": "candidates", "path": "{free}", "stage": "rl", "width": 2, "size": 2},
     "imported": {"name": "imported", "files": ["{file}"], "width": 2},
@@ -94,14 +97,23 @@ def test_every_source_is_here() -> None:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A recorded run, its episodes as a file, and a run whose actions were not chosen from a list."""
+    """A recorded run, its episodes as a file and as sessions of a service, and a run whose actions were not chosen from
+    a list."""
     folder = tmp_path_factory.mktemp("data")
     free = trained_run.train(folder / "free", "agent.choices=false")
     run = trained_run.train(folder / "run", "stages.rl.groups.width=3")
     file = folder / "episodes.jsonl"
     done = CliRunner().invoke(app, ["export", str(run), "--where", "stage:rl", "--tokens", "--out", str(file)])
     assert done.exit_code == 0, done.output
-    return {"{run}": str(run), "{file}": str(file), "{free}": str(free)}
+    with EpisodeStore(run) as episodes, closing(LiveStore(folder / "live")) as live:
+        played = [one for group in episodes.groups("rl") for one in group.trajectories]
+        for number in range(400):  # more than all stages take
+            trajectory = played[number % len(played)]
+            live.open(f"s{number}", f"p{number}", 0, consent=True)
+            for at, turn in enumerate(trajectory.turns):
+                live.add_turn(f"s{number}", at, turn)
+            live.end(f"s{number}")
+    return {"{run}": str(run), "{file}": str(file), "{free}": str(free), "{live}": str(folder / "live")}
 
 
 def filled(value: Any, data: dict[str, str]) -> Any:

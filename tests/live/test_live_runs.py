@@ -1,0 +1,117 @@
+"""Runs that learn from a live service: which sessions a step trains on, what is offered, and a run that is resumed."""
+
+import numpy as np
+import pytest
+import tomli_w
+from safetensors.numpy import load_file
+from typer.testing import CliRunner
+
+from sojourn.cli import app
+from sojourn.live.gate import Gate
+from sojourn.live.store import LiveStore
+from sojourn.record.episodes.store import EpisodeStore
+from sojourn.train.releases import Releases
+from tests.live_sessions import kept, summary
+
+
+def recipe(folder, **changes):
+    table = {
+        "name": "live",
+        "model": {"name": "tiny:layers=1,hidden=64", "dtype": "fp32"},
+        "env": {"name": "toy", "rooms": 2, "side_rooms": 0, "doors": 0, "decoys": 0},
+        "backend": {"name": "torch", "threads": 1, "kernel": False},
+        "sampling": {"max_tokens": 4},
+        "rollout": {"limits": {"turns": 2}},
+        "evaluation": {"tasks": 2, "every": 1},
+        "record": {"checkpoint_every": 1},
+        "release": {"margin": 1.0, "part_margin": 1.0, "malformed_rise": 1.0, "tokens_ratio": 10.0},
+        "stages": [
+            {
+                "name": "rl",
+                "steps": 2,
+                "groups": {"name": "live", "width": 2, "poll_s": 0.01, "folder": str(folder / "sessions")},
+                "estimator": {"name": "reinforce"},
+                "losses": [{"name": "ppo"}],
+            }
+        ],
+        **changes,
+    }
+    path = folder / "train.toml"
+    path.write_text(tomli_w.dumps(table))
+    return str(path)
+
+
+@pytest.fixture
+def sessions(tmp_path):
+    store = LiveStore(tmp_path / "sessions")
+    for number in range(5):
+        kept(store, f"s{number}", turns=2)
+        store.add_feedback(f"s{number}", "f", number % 2, 1.0 if number % 2 else -1.0)
+    yield store
+    store.close()
+
+
+def train(*arguments):
+    done = CliRunner().invoke(app, ["train", *map(str, arguments)])
+    assert done.exit_code == 0, done.output
+    return " ".join(done.output.split())
+
+
+def weights(run):
+    """Returns what a run offered at its end."""
+    files = sorted((run / "live" / "releases" / "rl@2").rglob("*.safetensors"))
+    assert files
+    return {f"{path.name}/{name}": value for path in files for name, value in load_file(path).items()}
+
+
+def test_each_step_trains_on_the_next_sessions_and_offers_what_passes(tmp_path, sessions):
+    done = train(recipe(tmp_path), "--out", tmp_path / "run")
+    assert [one.step for one in sorted(sessions.sessions())] == [0, 0, 1, 1, None]
+    with EpisodeStore(tmp_path / "run") as store:
+        groups = list(store.groups("rl"))
+        assert [group.episodes[0].id for group in groups] == ["live-s0", "live-s1", "live-s2", "live-s3"]
+        assert [turn.reward for turn in groups[1].trajectories[0].turns] == [0.0, 1.0]
+        assert groups[0].origin == "live"
+    assert "before may serve, as release 0" in done
+    assert "rl-1 may serve, as release 1" in done
+    live = LiveStore(tmp_path / "run" / "live")
+    assert [one.folder.name for one in live.releases()] == ["before@0", "rl-1@1", "rl@2"]
+    assert all((one.folder).is_dir() for one in live.releases())
+    live.close()
+
+
+def test_weights_are_considered_once_and_each_decision_is_written_down(tmp_path):
+    releases = Releases.of(Gate(margin=0.0), tmp_path)
+    assert releases.consider("before", 0, summary(0.8), {}) == "before may serve, as release 0"
+    assert releases.consider("before", 0, summary(0.8), {}) == "before was offered before"
+    assert "rl-1 does not serve: success 50.0%" in releases.consider("rl-1", 1, summary(0.5), {})
+    assert releases.consider("rl-2", 2, summary(0.95), {}) == "rl-2 may serve, as release 1"
+    assert [(event.kind, event.release) for event in releases.store.events()] == [
+        ("offered", 0),
+        ("refused", None),
+        ("offered", 1),
+    ]
+    assert [one.folder.name for one in releases.store.releases()] == ["before@0", "rl-2@2"]
+    releases.close()
+
+
+def test_a_run_that_is_resumed_trains_on_the_same_sessions_at_the_same_steps(tmp_path, sessions):
+    path = recipe(tmp_path)
+    train(path, "--out", tmp_path / "whole")
+    for key in ("s0", "s1", "s2", "s3"):
+        assert sessions.session(key).step is not None
+    with sessions._writing() as database:  # as if none had been taken
+        database.execute("UPDATE sessions SET stage = NULL, step = NULL, place = NULL")
+    train(path, "--out", tmp_path / "part", "stages.rl.steps=1")
+    kept(sessions, "a-late-one", turns=2)
+    train(tmp_path / "part", "--resume", "stages.rl.steps=2")
+    with EpisodeStore(tmp_path / "whole") as whole, EpisodeStore(tmp_path / "part") as part:
+        found = [
+            [(g.episodes[0].id, [t.reward for t in g.trajectories[0].turns]) for g in store.groups("rl")]
+            for store in (whole, part)
+        ]
+    assert found[0] == found[1]
+    values = [weights(tmp_path / name) for name in ("whole", "part")]
+    assert values[0].keys() == values[1].keys()
+    for name in values[0]:
+        np.testing.assert_array_equal(values[0][name], values[1][name])
