@@ -28,6 +28,10 @@ READ = {
         "teacher",
     ): "2026-11-25: of 2602.12275 the abstract, the objective and the authors' guide to their code; "
     "of 2112.00861, 2209.15189 and 2606.30406 the abstracts",
+    ("stream", "hindsight_hint"): "2026-11-29: the authors' code, openclaw_opd_api_server.py, and the combined loss "
+    "as others quote it; of the text the abstract and accounts",
+    ("reward", "next_state"): "2026-11-29: the authors' code, openclaw_api_server.py and openclaw_opd_api_server.py; "
+    "of the text the abstract and accounts",
     ("loss", "distill"): "2026-11-25: TRL's GKD trainer, which mixes otherwise, Liger's JSD, and MiniLLM's code, "
     "losses.py; of both texts what others quote of them",
     ("loss", "dpo"): "2026-11-25: TRL's code; of the text what others quote of it",

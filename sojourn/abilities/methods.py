@@ -162,6 +162,22 @@ class NamesSeats(Protocol):
     def named_seats(self) -> frozenset[str]: ...
 
 
+@runtime_checkable
+class WritesWords(Protocol):
+    """A reward that writes texts of some kinds into `Score.words`, such as "hint"; none where it is told not to."""
+
+    @property
+    def writes(self) -> frozenset[str]: ...
+
+
+@runtime_checkable
+class ReadsWords(Protocol):
+    """A stream that reads texts of some kinds in `Score.words`: a run refuses it where no reward writes them."""
+
+    @property
+    def reads_words(self) -> frozenset[str]: ...
+
+
 def reads_critic(stream: object) -> bool:
     """Returns whether a stream reads the critic's values."""
     return isinstance(stream, ReadsCritic) and stream.critic

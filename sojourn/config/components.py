@@ -50,6 +50,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "verified": "sojourn.rewards.verified:Verified",
         "of_seat": "sojourn.rewards.of_seat:OfSeat",
         "judge": "sojourn.rewards.judge:Judge",
+        "next_state": "sojourn.rewards.next_state:NextState",
         "reward_model": "sojourn.rewards.reward_model:RewardModel",
     },
     "curriculum": {
@@ -193,6 +194,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "policy_logprobs": "sojourn.streams.policy_logprobs:PolicyLogprobs",
         "ref_logprobs": "sojourn.streams.ref_logprobs:RefLogprobs",
         "teacher": "sojourn.streams.teacher:Teacher",
+        "hindsight_hint": "sojourn.streams.hindsight_hint:HindsightHint",
         "values": "sojourn.streams.values:Values",
         "next_values": "sojourn.streams.next_values:NextValues",
         "action_values": "sojourn.streams.action_values:ActionValues",

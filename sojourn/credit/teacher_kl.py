@@ -10,6 +10,7 @@ import numpy as np
 
 from sojourn.config.fields import Kind, Range
 from sojourn.credit.constant import Constant
+from sojourn.credit.process import STREAM
 from sojourn.credit.wrapped import Wrapped
 from sojourn.protocols import Estimator
 from sojourn.types import Credit, FloatArray, Group, Score, Streams, Trajectory
@@ -24,14 +25,19 @@ class TeacherKL(Wrapped):
     With `discount` above 0, those of the later tokens of the trajectory are added, discounted for each sampled token,
     so that a token also answers for the states that it leads to. The advantages of `base` are added: by default 0,
     without any influence of the reward; with one such as `grpo`, the policy is reinforced and taught at once. The loss
-    is one of policy gradients, such as `reinforce` or `ppo`.
+    is one of policy gradients, such as `reinforce` or `ppo`. `stream` names the stream that the teacher's
+    log-probabilities come from: `teacher`, or `hindsight_hint`.
     """
 
     base: Annotated[Estimator, Kind("estimator")] = field(default_factory=lambda: Constant(value=0.0))
     coef: float = 1.0
     discount: Annotated[float, Range(0, 1)] = 0.0
 
-    extra_streams = frozenset({"teacher"})
+    stream: Annotated[str, STREAM] = "teacher"
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return self.base.needs | {self.stream}
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams
@@ -39,7 +45,7 @@ class TeacherKL(Wrapped):
         return [
             [self._taught(*arguments) for arguments in zip(group.trajectories, of_group, teacher, strict=True)]
             for group, of_group, teacher in zip(
-                groups, self.base(groups, scores, streams), streams["teacher"], strict=True
+                groups, self.base(groups, scores, streams), streams[self.stream], strict=True
             )
         ]
 

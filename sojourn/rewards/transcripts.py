@@ -44,10 +44,10 @@ class Evidence:
         shown = self._shown(trajectory)
         said: list[Said] = []
         if 0 not in shown:
-            said += _observed(trajectory.turns[0], 1)
+            said += observed(trajectory.turns[0], 1)
         for number in shown:
             turn = trajectory.turns[number]
-            said += [*_observed(turn, number + 1), *self._acted(turn, number + 1)]
+            said += [*observed(turn, number + 1), *acted(turn, number + 1, thoughts=self.thoughts)]
         return (*said, Said(len(trajectory.turns), "end of the play", str(trajectory.ending)))
 
     def _shown(self, trajectory: Trajectory) -> list[int]:
@@ -57,17 +57,6 @@ class Evidence:
             return [*range(max(0, count - self.turns) if self.turns else 0, count)]
         chosen = dict.fromkeys(number for number in _named(trajectory.turns[-1]) if number < count)
         return sorted({*[*chosen][: self.named], count - 1})
-
-    def _acted(self, turn: Turn, number: int) -> Iterator[Said]:
-        message = turn.message
-        if message is None:
-            yield Said(number, "agent", "(what it wrote could not be read)")
-            return
-        if self.thoughts and message.thought:
-            yield Said(number, "agent, reasoning", message.thought)
-        if message.text or not message.calls:
-            yield Said(number, "agent", message.text)
-        yield from (Said(number, "agent, call", call_text(call)) for call in message.calls)
 
 
 def code_of(transcripts: Iterable[Sequence[Said]], *others: str) -> str:
@@ -91,9 +80,23 @@ def fenced(text: str, code: str, name: str) -> str:
     return f"[{code}] {name} begins\n{text}\n[{code}] {name} ends"
 
 
-def _observed(turn: Turn, number: int) -> Iterator[Said]:
+def observed(turn: Turn, number: int) -> Iterator[Said]:
+    """Yields what a turn observed; `number` is the turn's, from 1."""
     for message in turn.observed:
         yield Said(number, SPEAKERS[message.role], message.text + _images(message))
+
+
+def acted(turn: Turn, number: int, *, thoughts: bool = False) -> Iterator[Said]:
+    """Yields what the agent wrote in a turn, with its reasoning if `thoughts` says so."""
+    message = turn.message
+    if message is None:
+        yield Said(number, "agent", "(what it wrote could not be read)")
+        return
+    if thoughts and message.thought:
+        yield Said(number, "agent, reasoning", message.thought)
+    if message.text or not message.calls:
+        yield Said(number, "agent", message.text)
+    yield from (Said(number, "agent, call", call_text(call)) for call in message.calls)
 
 
 def _images(message: Message) -> str:

@@ -27,7 +27,13 @@ class Scale(NamedTuple):
         return self.low + fraction * (self.high - self.low)
 
 
-Rule = Scale | tuple[str, ...]  # the numbers, or the words, that a judge may give under a key
+class FreeText(NamedTuple):
+    """Any text of at most `most` characters that a judge may write."""
+
+    most: int
+
+
+Rule = Scale | FreeText | tuple[str, ...]  # the numbers, text or words that a judge may give under a key
 
 
 class UnreadableError(ValueError):
@@ -36,7 +42,8 @@ class UnreadableError(ValueError):
 
 @dataclass(frozen=True)
 class Form:
-    """The verdict that a question asks for: a number on a scale, or one of some words, under each key, and the code.
+    """The verdict that a question asks for: a number on a scale, one of some words, or a text, under each key, and the
+    code.
 
     `read` takes the one JSON object with which the answer ends, and nothing else. The object repeats the code of the
     question, which no text that was shown to the judge can hold, so that a verdict which the judge quotes is none.
@@ -61,19 +68,29 @@ class Form:
 
     def example(self, number: int) -> str:
         """Returns one of the verdicts that would be read, by a number."""
-        values = {
-            key: rule.low + (rule.high - rule.low) * (number % 101) / 100 if isinstance(rule, Scale) else
-            rule[number % len(rule)]
-            for number, (key, rule) in enumerate(self.keys.items(), number)
-        }  # fmt: skip
+        values = {key: _example(rule, number) for number, (key, rule) in enumerate(self.keys.items(), number)}
         return json.dumps({CODE: self.code, **values})
 
 
 def _described(rule: Rule) -> str:
+    if isinstance(rule, FreeText):
+        return f"a text of at most {rule.most} characters in quotes"
     return f"a number from {rule.low:g} to {rule.high:g}" if isinstance(rule, Scale) else " or ".join(rule)
 
 
+def _example(rule: Rule, number: int) -> float | str:
+    if isinstance(rule, FreeText):
+        return f"It helps to know {number % 1000}."[: rule.most]
+    if isinstance(rule, Scale):
+        return rule.low + (rule.high - rule.low) * (number % 101) / 100
+    return rule[number % len(rule)]
+
+
 def _value(key: str, rule: Rule, value: Any) -> Any:
+    if isinstance(rule, FreeText):
+        if not isinstance(value, str) or len(value) > rule.most:
+            raise UnreadableError(f"'{key}' is {value!r:.60}, not a text of at most {rule.most} characters")
+        return value
     if not isinstance(rule, Scale):
         if value not in rule:
             raise UnreadableError(f"'{key}' is {value!r:.60}, not one of {', '.join(rule)}")

@@ -17,6 +17,8 @@ from sojourn.abilities import (
     LooksAhead,
     NamesOrigins,
     NamesSeats,
+    ReadsWords,
+    WritesWords,
     applied,
     asked_models,
     asks_critic,
@@ -71,6 +73,7 @@ def check_needs(recipe: Recipe) -> None:
         )
     check_reward_models(recipe)
     _check_named_seats(recipe)
+    _check_words(recipe)
     check_names(recipe)
     check_further_models(recipe)
     _check_search(recipe)
@@ -119,6 +122,19 @@ def _check_named_seats(recipe: Recipe) -> None:
                 f"reward: {type(reward).__name__} is for the seat '{seat}', but the world has the seats "
                 f"{', '.join(sorted(known))}: name one of them"
             )
+
+
+def _check_words(recipe: Recipe) -> None:
+    """Refuses a stream that reads texts which no reward writes."""
+    rewards = with_bases([recipe.reward])
+    written = frozenset[str]().union(*(one.writes for one in rewards if isinstance(one, WritesWords)))
+    for stage in recipe.stages:
+        for stream in (*stage.streams, *recipe.record.streams):
+            for kind in sorted(stream.reads_words - written) if isinstance(stream, ReadsWords) else ():
+                raise ConfigError(
+                    f"stage '{stage.name}': {type(stream).__name__} reads a text '{kind}' of each turn, which no "
+                    f"reward writes: use one that does, such as reward = {{name = 'next_state', {kind}s = true}}"
+                )
 
 
 def _check_recorded(recipe: Recipe) -> None:

@@ -19,6 +19,8 @@ ASKING = [
     {"name": "judge", "mode": "ranking"},
     {"name": "judge", "mode": "reference", "reference": "answer"},
     {"name": "judge", "criteria": [{"name": "goal"}, {"name": "secret", "low": -10.0, "high": 0.0}]},
+    {"name": "next_state", "judged_by": "model", "hints": True, "history": 2},
+    {"name": "next_state", "judged_by": "model", "base": {"name": "judge"}},
     {"name": "overlong", "base": {"name": "judge", "base": {"name": "judge", "mode": "pairwise"}}},
 ]
 
