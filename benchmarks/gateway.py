@@ -1,4 +1,4 @@
-"""Measures what the gateway costs a turn, beside the model: processor time of the process that serves, but for sampling.
+"""Measures what the gateway costs a turn, beside the model: processor time of the process that serves, less sampling.
 
     python benchmarks/gateway.py            # writes results/gateway.json
     python benchmarks/gateway.py --turns 8 --episodes 20

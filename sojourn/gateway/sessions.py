@@ -23,6 +23,9 @@ class Sessions:
     def open(self, session: Session) -> None:
         self._open[session.key] = session
 
+    def __contains__(self, key: str) -> bool:
+        return key in self._open
+
     def close(self, key: str) -> None:
         self._open.pop(key, None)
 

@@ -129,6 +129,7 @@ class LiveStore:
             try:
                 self._opened = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None)
                 self._opened.execute("PRAGMA journal_mode = WAL")
+                self._opened.execute("PRAGMA synchronous = NORMAL")  # nothing is lost when a process is killed
                 self._opened.execute("PRAGMA secure_delete = ON")
                 self._opened.executescript(SCHEMA)
             except sqlite3.Error as error:
@@ -249,6 +250,11 @@ class LiveStore:
                     "UPDATE sessions SET stage = ?, step = ?, place = ? WHERE key = ?", (stage, step, place, one.key)
                 )
         return found
+
+    def count(self, key: str) -> int:
+        """Returns how many turns of a session are kept."""
+        (count,) = self._database.execute("SELECT COUNT(*) FROM turns WHERE session = ?", (key,)).fetchone()
+        return count
 
     def turns(self, key: str) -> tuple[Turn, ...]:
         """Returns the turns of a session, with what its person said of them as their rewards."""

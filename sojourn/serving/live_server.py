@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from starlette.requests import Request
@@ -43,6 +44,17 @@ class Keeping:
     idle_s: float = 600.0
     days: float = 0.0
     mask: bool = True
+
+
+@dataclass
+class Guest:
+    """Holds what the server knows of a session: the release that answers it, whether its person agreed, how many of its
+    turns are kept, and when it was used last."""
+
+    release: int
+    agreed: bool
+    kept: int = 0
+    touched: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True)
@@ -81,8 +93,7 @@ class LiveServer(Server):
     ) -> None:
         assert releases.serving is not None
         self.releases, self.store, self.keeping = releases, store, keeping
-        self.agreed: dict[str, bool] = {}
-        self.answered_by: dict[str, int] = {}
+        self.people: dict[str, Guest] = {}  # by session
         super().__init__(releases.opened[releases.serving], service, address)
 
     def apis(self) -> Mapping[str, Api]:
@@ -91,26 +102,24 @@ class LiveServer(Server):
 
     def new_session(self, key: str) -> Session:
         number = self.releases.choose(key)
-        self.answered_by[key] = number
-        context = self.context(self.releases.opened[number], key)
-        session = Session(key, context, sampling="recipe")
+        guest = self.people[key] = Guest(number, self.keeping.consent)
+        session = Session(key, self.context(self.releases.opened[number], key), sampling="recipe")
 
         def observe(reply: Reply) -> None:
             self.measures.reply(reply)
-            if self._agreed(key):
-                self._keep(session)
+            guest.touched = time.monotonic()
+            if guest.agreed:
+                self._keep(session, guest)
 
         session.observe = observe
         return session
 
-    def _agreed(self, key: str) -> bool:
-        return self.agreed.get(key, self.keeping.consent)
-
-    def _keep(self, session: Session, person: str = "") -> None:
+    def _keep(self, session: Session, guest: Guest, person: str = "") -> None:
         """Keeps the turns of a session that are not kept yet."""
-        self.store.open(session.key, person or session.key, self.answered_by[session.key], consent=True)
-        for number, turn in enumerate(session.turns):
-            self.store.add_turn(session.key, number, turn)
+        self.store.open(session.key, person or session.key, guest.release, consent=True)
+        for number in range(guest.kept, len(session.turns)):
+            self.store.add_turn(session.key, number, session.turns[number])
+        guest.kept = len(session.turns)
 
     def routes(self) -> list[Route]:
         return [
@@ -142,9 +151,10 @@ class LiveServer(Server):
             raise RequestError('expected {"consent": true or false}, and "person" as a text', param="consent")
         key = request.path_params["session"]
         session = self.sessions.get(key)
-        self.agreed[key] = agreed
+        guest = self.people[key]
+        guest.agreed = agreed
         if agreed:
-            self._keep(session, person)
+            self._keep(session, guest, person)
         else:
             self.store.agree(key, False)
         return {"consent": agreed}
@@ -159,7 +169,7 @@ class LiveServer(Server):
             raise RequestError(
                 "nothing is kept of this session: its person agrees first", status=409, code="no_consent"
             )
-        count = len(self.store.turns(key))
+        count = self.store.count(key)
         turn = count - 1 if turn is None else turn
         if not isinstance(turn, int) or isinstance(turn, bool) or not 0 <= turn < count:
             raise RequestError(f"turn = {turn!r:.40}: expected a number below {count}", param="turn")
@@ -186,8 +196,7 @@ class LiveServer(Server):
 
     def _close(self, key: str) -> None:
         self.sessions.close(key)
-        self.agreed.pop(key, None)
-        self.answered_by.pop(key, None)
+        self.people.pop(key, None)
 
     async def run(self, bound: socket.socket, tell: Callable[[str], None]) -> None:
         watching = asyncio.create_task(self.watch())
@@ -198,15 +207,24 @@ class LiveServer(Server):
             await asyncio.wait({watching})
             await self.releases.close()
 
+    def _gone(self) -> list[str]:
+        """Returns the sessions of which the server remembers nothing any more, or in which nothing is asked."""
+        before = time.monotonic() - self.keeping.idle_s
+        return [key for key, guest in self.people.items() if guest.touched < before or key not in self.sessions]
+
+    async def look(self) -> None:
+        """Ends what is idle, removes what is old, and tries and changes releases."""
+        for key in {*self.store.end_idle(self.keeping.idle_s), *self._gone()}:
+            self._close(key)
+        if self.keeping.days:
+            self.store.expire(self.keeping.days * 86_400)
+        await self.releases.poll({guest.release for guest in self.people.values()})
+
     async def watch(self) -> None:
-        """Ends what is idle, removes what is old, and tries and changes releases, until it is cancelled."""
+        """Looks after sessions and releases until it is cancelled."""
         with suppress(asyncio.CancelledError):
             while True:
-                for key in self.store.end_idle(self.keeping.idle_s):
-                    self._close(key)
-                if self.keeping.days:
-                    self.store.expire(self.keeping.days * 86_400)
-                await self.releases.poll(set(self.answered_by.values()))
+                await self.look()
                 await asyncio.sleep(POLL_S)
 
 

@@ -151,3 +151,13 @@ async def test_a_session_that_is_used_after_its_end_is_a_new_one_that_replaces_n
         await site.post("/s/a/end")
         await site.ask()
         assert len(site.store.turns("a")) == 1
+
+
+async def test_what_is_idle_is_over_whether_it_was_kept_or_not(tmp_path):
+    async with Site(tmp_path, idle_s=-1.0) as site:
+        await site.ask("kept")
+        await site.post("/s/kept/consent", consent=True)
+        await site.ask("unkept")
+        await site.server.look()
+        assert site.store.session("kept").ended is not None
+        assert "unkept" not in site.server.sessions
