@@ -63,7 +63,7 @@ def live(
 
     if resume and not (recipe / "config.toml").is_file():
         raise ConfigError(f"--resume {recipe}: this is no run folder: expected the one that the service began with")
-    loaded = recipes.load(recipe, *(overrides or ())).recipe
+    loaded = recipes.load(recipe, overrides or ()).recipe
     _require_live(loaded, recipe)
     run = recipe if resume else out or Path(loaded.record.folder) / loaded.name
     if not resume and run.exists():

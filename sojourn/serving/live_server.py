@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from sojourn.errors import cause
 from sojourn.gateway.bodies import json_object, read_body
 from sojourn.gateway.requests import Api, ChatRequest, Reply, ReplyStream, RequestError
 from sojourn.gateway.server import CHAT
@@ -22,7 +23,7 @@ from sojourn.gateway.session import Session
 from sojourn.live.store import LiveStore
 from sojourn.secrets import masker
 from sojourn.serving.served_releases import ServedReleases
-from sojourn.serving.server import Address, Server, Service
+from sojourn.serving.server import Address, Server, Service, say
 from sojourn.types import Message
 
 POLL_S = 1.0
@@ -224,7 +225,10 @@ class LiveServer(Server):
         """Looks after sessions and releases until it is cancelled."""
         with suppress(asyncio.CancelledError):
             while True:
-                await self.look()
+                try:
+                    await self.look()
+                except Exception as error:  # it serves on; a full disk may be freed
+                    say(f"looking after sessions and releases failed: {cause(error)}")
                 await asyncio.sleep(POLL_S)
 
 

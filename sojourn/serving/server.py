@@ -168,7 +168,7 @@ class Server:
             os._exit(128 + number)
         self.app.ending = True
         if self.app.running:
-            _say(f"{self.app.running} requests are under way: they have {self.service.grace_s:g} s; again to end now")
+            say(f"{self.app.running} requests are under way: they have {self.service.grace_s:g} s; again to end now")
         end.set()
 
     async def _finish(self) -> None:
@@ -178,7 +178,7 @@ class Server:
         while self.app.running and loop.time() < until:  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)
         if self.app.running:
-            _say(f"{self.app.running} requests did not end in time, and are cut off")
+            say(f"{self.app.running} requests did not end in time, and are cut off")
 
     async def _health(self, request: Request) -> Response:
         """Tells whether requests are answered now."""
@@ -211,5 +211,5 @@ def usage(address: Address, port: int, model: str) -> Iterator[str]:
     yield f"curl {base}/v1/chat/completions{key} -H 'Content-Type: application/json' -d {shlex.quote(body)}"
 
 
-def _say(sentence: str) -> None:
+def say(sentence: str) -> None:
     print(f"sojourn serve: {sentence}", file=sys.stderr, flush=True)

@@ -1,0 +1,104 @@
+"""`sojourn live` from start to end: people are served, their sessions are trained on, and new weights serve."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import httpx
+import pytest
+import tomli_w
+from typer.testing import CliRunner
+
+from sojourn.cli import app
+
+TABLE = {
+    "name": "chat",
+    "model": {"name": "tiny:layers=1,hidden=64", "dtype": "fp32"},
+    "env": {"name": "toy", "rooms": 2, "side_rooms": 0, "doors": 0, "decoys": 0},
+    "backend": {"name": "torch", "threads": 1, "kernel": False},
+    "sampling": {"max_tokens": 4},
+    "rollout": {"limits": {"turns": 2}},
+    "evaluation": {"tasks": 2, "every": 1},
+    "release": {"margin": 1.0, "part_margin": 1.0, "malformed_rise": 1.0, "tokens_ratio": 10.0, "canary_share": 0.0},
+    "stages": [
+        {
+            "name": "rl",
+            "steps": 3,
+            "groups": {"name": "live", "width": 2},
+            "estimator": {"name": "reinforce"},
+            "losses": [{"name": "ppo"}],
+        }
+    ],
+}
+WAIT_S = 240.0  # for a loaded machine
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("stages.rl.groups={name='slots'}", "no stage learns from the service"),
+        ("evaluation.every=0", "expected a number of steps"),
+        ("model.nme=tiny", "unknown key"),
+    ],
+)
+def test_a_recipe_that_serves_nobody_is_refused_before_anything_starts(tmp_path, override, words):
+    (tmp_path / "live.toml").write_text(tomli_w.dumps(TABLE))
+    done = CliRunner().invoke(app, ["live", str(tmp_path / "live.toml"), override, "--out", str(tmp_path / "run")])
+    assert done.exit_code != 0
+    assert words in str(done.exception)
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_a_table_release_or_with_a_folder_that_is_there_it_is_refused(tmp_path):
+    bare = {key: value for key, value in TABLE.items() if key != "release"}
+    (tmp_path / "bare.toml").write_text(tomli_w.dumps(bare))
+    done = CliRunner().invoke(app, ["live", str(tmp_path / "bare.toml"), "--out", str(tmp_path / "run")])
+    assert "add a table [release]" in str(done.exception)
+    (tmp_path / "live.toml").write_text(tomli_w.dumps(TABLE))
+    done = CliRunner().invoke(app, ["live", str(tmp_path / "live.toml"), "--out", str(tmp_path)])
+    assert "there is such a folder" in str(done.exception)
+
+
+def test_people_are_served_and_their_feedback_is_trained_on(tmp_path):
+    (tmp_path / "live.toml").write_text(tomli_w.dumps(TABLE))
+    words = [sys.executable, "-m", "sojourn", "live", "live.toml", "--out", "run", "--port", "0", "--consent-given"]
+    env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        words, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as it:
+        try:
+            base = next(line.split()[3] for line in it.stdout if line.startswith("OpenAI base URL")).removesuffix("/v1")
+            with httpx.Client(base_url=base, timeout=60) as http:
+                for name in ("ann", "bob"):
+                    _talk(http, name)
+                events = _until(http, lambda told: told["serving"] == 1)["events"]
+                _talk(http, "cyn")
+                answered = json.loads(http.get("/releases").text)["serving"]
+            it.send_signal(signal.SIGINT)
+            rest = it.stdout.read()
+            assert it.wait(WAIT_S) == 0, rest
+        finally:
+            it.kill()
+    assert [event["kind"] for event in events] == ["offered", "serving", "offered", "serving"]
+    assert answered == 1
+    log = (tmp_path / "run-training.log").read_text()
+    assert "rl-1 may serve, as release 1" in log
+
+
+def _talk(http, name):
+    body = {"model": "chat", "messages": [{"role": "user", "content": "Hi"}]}
+    http.post(f"/s/{name}/v1/chat/completions", json=body).raise_for_status()
+    assert http.post(f"/s/{name}/feedback", json={"value": 1}).json() == {"counts": True, "turn": 0}
+    assert http.post(f"/s/{name}/end").json() == {"ended": True}
+
+
+def _until(http, reached):
+    ends = time.monotonic() + WAIT_S
+    while time.monotonic() < ends:
+        if reached(told := http.get("/releases").json()):
+            return told
+        time.sleep(0.2)
+    raise AssertionError(f"not reached in {WAIT_S} s: {told}")
