@@ -27,3 +27,25 @@ def kept(store, key, person="", *, turns=1, consent=True, ended=True, release=0)
         store.add_turn(key, number, turn(f"{key}-{number}", number - 1))
     if ended:
         store.end(key)
+
+
+RECIPE = {  # of a service, but for its gate and where its store is
+    "model": {"name": "tiny:layers=1,hidden=64", "dtype": "fp32"},
+    "env": {"name": "toy", "rooms": 2, "side_rooms": 0, "doors": 0, "decoys": 0},
+    "backend": {"name": "torch", "threads": 1, "kernel": False},
+    "sampling": {"max_tokens": 4},
+    "rollout": {"limits": {"turns": 2}},
+    "evaluation": {"tasks": 2, "every": 1},
+}
+PASSES = {"margin": 1.0, "part_margin": 1.0, "malformed_rise": 1.0, "tokens_ratio": 10.0}
+
+
+def stage(steps: int, **groups) -> dict:
+    """Returns a stage that trains on sessions, two a step."""
+    return {
+        "name": "rl",
+        "steps": steps,
+        "groups": {"name": "live", "width": 2, **groups},
+        "estimator": {"name": "reinforce"},
+        "losses": [{"name": "ppo"}],
+    }

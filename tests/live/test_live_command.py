@@ -13,26 +13,9 @@ import tomli_w
 from typer.testing import CliRunner
 
 from sojourn.cli import app
+from tests.live_sessions import PASSES, RECIPE, stage
 
-TABLE = {
-    "name": "chat",
-    "model": {"name": "tiny:layers=1,hidden=64", "dtype": "fp32"},
-    "env": {"name": "toy", "rooms": 2, "side_rooms": 0, "doors": 0, "decoys": 0},
-    "backend": {"name": "torch", "threads": 1, "kernel": False},
-    "sampling": {"max_tokens": 4},
-    "rollout": {"limits": {"turns": 2}},
-    "evaluation": {"tasks": 2, "every": 1},
-    "release": {"margin": 1.0, "part_margin": 1.0, "malformed_rise": 1.0, "tokens_ratio": 10.0, "canary_share": 0.0},
-    "stages": [
-        {
-            "name": "rl",
-            "steps": 3,
-            "groups": {"name": "live", "width": 2},
-            "estimator": {"name": "reinforce"},
-            "losses": [{"name": "ppo"}],
-        }
-    ],
-}
+TABLE = {"name": "chat", **RECIPE, "release": {**PASSES, "canary_share": 0.0}, "stages": [stage(3)]}
 WAIT_S = 240.0  # for a loaded machine
 
 

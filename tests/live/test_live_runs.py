@@ -11,31 +11,19 @@ from sojourn.live.gate import Gate
 from sojourn.live.store import LiveStore
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.train.releases import Releases
-from tests.live_sessions import kept, summary
+from tests.live_sessions import PASSES, RECIPE, kept, stage, summary
 
 
 def recipe(folder, **changes):
+    groups = {"poll_s": 0.01, "folder": str(folder / "sessions")}
     table = {
         "name": "live",
-        "model": {"name": "tiny:layers=1,hidden=64", "dtype": "fp32"},
-        "env": {"name": "toy", "rooms": 2, "side_rooms": 0, "doors": 0, "decoys": 0},
-        "backend": {"name": "torch", "threads": 1, "kernel": False},
-        "sampling": {"max_tokens": 4},
-        "rollout": {"limits": {"turns": 2}},
-        "evaluation": {"tasks": 2, "every": 1},
+        **RECIPE,
         "record": {"checkpoint_every": 1},
-        "release": {"margin": 1.0, "part_margin": 1.0, "malformed_rise": 1.0, "tokens_ratio": 10.0},
-        "stages": [
-            {
-                "name": "rl",
-                "steps": 2,
-                "groups": {"name": "live", "width": 2, "poll_s": 0.01, "folder": str(folder / "sessions")},
-                "estimator": {"name": "reinforce"},
-                "losses": [{"name": "ppo"}],
-            }
-        ],
-        **changes,
+        "release": PASSES,
+        "stages": [stage(2, **groups)],
     }
+    table |= changes
     path = folder / "train.toml"
     path.write_text(tomli_w.dumps(table))
     return str(path)
