@@ -57,7 +57,7 @@ find use may water long little very after words called just where most know
 
 @dataclass(frozen=True)
 class Answer:
-    """What one request got: its seconds, those to the first piece of text, and the tokens that the server counted."""
+    """Holds what one request got: its seconds, those to the first piece of text, and the tokens that were counted."""
 
     seconds: float
     first_s: float
@@ -68,7 +68,7 @@ class Answer:
 
 @dataclass
 class Measured:
-    """What one server did in one cell: sampled tokens a second, by repeat, and the answers of all repeats."""
+    """Holds what one server did in one cell: sampled tokens a second, by repeat, and the answers of all repeats."""
 
     rates: list[float] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)

@@ -51,6 +51,13 @@ class Exchange:
         finally:
             self.gone = not self.sent
 
+    async def begun(self, seconds: float) -> None:
+        """Waits until a token is told, or the replies are there, for so long at most."""
+        if not self._tokens and not self.task.done():
+            news = asyncio.ensure_future(self._news.wait())
+            await asyncio.wait({news}, timeout=seconds)
+            news.cancel()
+
     async def replies(self) -> Sequence[Reply]:
         """Waits for the replies; who waits may be cancelled, and the sampling goes on."""
         return await asyncio.shield(self.task)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from sojourn.gateway.bodies import Limits, json_object, read_body, require_local_origin
-from sojourn.gateway.requests import RequestError
+from sojourn.gateway.requests import Api, RequestError
+from sojourn.gateway.server import CHAT, answering
 from sojourn.gateway.world_port import Shown, WorldPort
 from sojourn.types import Message, Role, Tool
 from sojourn.version import VERSION
@@ -32,23 +33,17 @@ class Offering:
 
     def routes(self) -> list[Route]:
         return [
-            Route("/s/{session}/mcp", self._handler(self._mcp), methods=["POST"]),
-            Route("/s/{session}/observation", self._handler(self._observation), methods=["GET"]),
-            Route("/s/{session}/act", self._handler(self._act), methods=["POST"]),
+            Route("/s/{session}/mcp", answering(CHAT, self._mcp), methods=["POST"]),
+            Route("/s/{session}/observation", answering(CHAT, self._observation), methods=["GET"]),
+            Route("/s/{session}/act", answering(CHAT, self._act), methods=["POST"]),
         ]
 
-    def _handler(self, answer: Callable[[WorldPort, Request], Awaitable[Response]]) -> Callable[[Request], Any]:
-        async def handle(request: Request) -> Response:
-            try:
-                require_local_origin(request)
-                return await answer(self.port_of(request.path_params["session"]), request)
-            except RequestError as error:
-                told = {"message": str(error), "code": error.code, "param": error.param or None}
-                return JSONResponse({"error": told}, status_code=error.status)
+    def _port(self, request: Request) -> WorldPort:
+        require_local_origin(request)
+        return self.port_of(request.path_params["session"])
 
-        return handle
-
-    async def _observation(self, port: WorldPort, request: Request) -> Response:
+    async def _observation(self, api: Api, request: Request) -> Response:
+        port = self._port(request)
         seen = port.observation
         return JSONResponse(
             {
@@ -60,10 +55,10 @@ class Offering:
             }
         )
 
-    async def _act(self, port: WorldPort, request: Request) -> Response:
+    async def _act(self, api: Api, request: Request) -> Response:
         """Takes an action as `{"text": ...}` or `{"name": ..., "arguments": {...}}`, with the model's `call_id` where
         it is known."""
-        body = json_object(await read_body(request, self.limits))
+        port, body = self._port(request), json_object(await read_body(request, self.limits))
         if "name" in body:
             action = port.call(str(body["name"]), body.get("arguments", {}))
         elif isinstance(text := body.get("text"), str):
@@ -74,8 +69,8 @@ class Offering:
         messages = [_told(message) for message in shown.messages]
         return JSONResponse({"messages": messages, "refusal": shown.refusal or None, "done": shown.done})
 
-    async def _mcp(self, port: WorldPort, request: Request) -> Response:
-        body = json_object(await read_body(request, self.limits))
+    async def _mcp(self, api: Api, request: Request) -> Response:
+        port, body = self._port(request), json_object(await read_body(request, self.limits))
         if "id" not in body:
             return Response(status_code=202)  # a notification
         told = {"jsonrpc": "2.0", "id": body["id"]}

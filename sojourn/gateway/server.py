@@ -62,11 +62,11 @@ class Gateway:
         alive = [Route(path, _alive, methods=["GET", "HEAD"]) for path in ("/", "/s/{session}", "/health")]
         routes = [*more, *alive]
         for prefix in ("/v1", "/s/{session}/v1"):
-            routes += [Route(f"{prefix}/{path}", self._handler(api, self._answer), methods=["POST"])
+            routes += [Route(f"{prefix}/{path}", answering(api, self._answer), methods=["POST"])
                        for path, api in self.apis.items()]  # fmt: skip
-            counts = self._handler(MESSAGES, self._count)
+            counts = answering(MESSAGES, self._count)
             routes.append(Route(f"{prefix}/messages/count_tokens", counts, methods=["POST"]))
-            routes.append(Route(f"{prefix}/models", self._handler(CHAT, self._models)))
+            routes.append(Route(f"{prefix}/models", answering(CHAT, self._models)))
         known = Middleware(KnownHosts, hosts=hosts, refuse=_refused_at)
         return Starlette(routes=routes, middleware=[known], exception_handlers={HTTPException: _no_route})
 
@@ -83,23 +83,22 @@ class Gateway:
 
     def session_of(self, request: Request) -> Session:
         """Returns the session of a request; raises `RequestError` where it may not have one."""
+        return self.sessions.get(self.key_of(request))
+
+    def key_of(self, request: Request) -> str:
+        """Returns the key of the session that a request may use; raises `RequestError` where it may use none."""
         require_local_origin(request)
         key = request.path_params.get("session")
-        if key is not None and self.sessions.new is None:
-            return self._session(key)
-        given = self.require_token(request)
-        if self.sessions.new is None:
-            return self._session(given)
-        named = (value for name in SESSION_HEADERS if (value := request.headers.get(name)))
-        return self._session(next(named, "") if key is None else key)
-
-    def _session(self, key: str) -> Session:
+        if key is None or self.sessions.new is not None:
+            given = self.require_token(request)
+            named = (value for name in SESSION_HEADERS if (value := request.headers.get(name)))
+            key = key if key is not None else given if self.sessions.new is None else next(named, "")
         if not KEY.fullmatch(key):
             raise RequestError(
                 "the key of a session has at most 256 letters, digits and ._~:@+=-: expected such a one",
                 code="invalid_session",
             )
-        return self.sessions.get(key)
+        return key
 
     def require_token(self, request: Request) -> str:
         """Returns the API key of a request; raises `RequestError` where it is not the server's token."""
@@ -107,20 +106,6 @@ class Gateway:
         if self.token and not hmac.compare_digest(given.encode(), self.token.encode()):
             raise RequestError("this server wants its token as the API key", status=401, code="invalid_api_key")
         return given
-
-    def _handler(self, api: Api, answer: Callable[[Api, Request], Awaitable[Response]]) -> Callable[[Request], Any]:
-        """Returns what answers the requests of a path; errors have the API's own form."""
-
-        async def handle(request: Request) -> Response:
-            try:
-                return await answer(api, request)
-            except RequestError as error:
-                return _refused(api, error)
-            except Exception as error:  # whatever a renderer or an engine raises, the server goes on
-                reason = f"the request failed: {type(error).__name__}: {error}"
-                return _refused(api, RequestError(reason, status=500, code="failed"))
-
-        return handle
 
     async def _models(self, api: Api, request: Request) -> Response:
         self.session_of(request)
@@ -148,7 +133,7 @@ class Gateway:
         self._sampling.add(exchange.task)
         exchange.task.add_done_callback(self._sampling.discard)
         if asked.stream:
-            await asyncio.wait({exchange.task}, timeout=0.001)  # for what is refused at once
+            await exchange.begun(KEEPALIVE_S)  # what fails before its first token is told by the status
             if not exchange.task.done() or exchange.task.exception() is None:
                 return EventStream(_frames(api.stream(asked), exchange), exchange)
         with exchange.answered():
@@ -193,6 +178,21 @@ async def _frames(stream: ReplyStream, exchange: Exchange) -> AsyncGenerator[str
     except Exception as error:  # the status is sent already: what went wrong is the last event
         failure = error if isinstance(error, RequestError) else RequestError(f"{error}", status=500, code="failed")
         yield "".join(stream.failed(failure))
+
+
+def answering(api: Api, answer: Callable[[Api, Request], Awaitable[Response]]) -> Callable[[Request], Any]:
+    """Returns what answers the requests of a path; errors have the API's own form."""
+
+    async def handle(request: Request) -> Response:
+        try:
+            return await answer(api, request)
+        except RequestError as error:
+            return _refused(api, error)
+        except Exception as error:  # whatever a renderer or an engine raises, the server goes on
+            reason = f"the request failed: {type(error).__name__}: {error}"
+            return _refused(api, RequestError(reason, status=500, code="failed"))
+
+    return handle
 
 
 def _refused(api: Api, error: RequestError) -> Response:

@@ -64,7 +64,7 @@ class Session:
     ending: Ending | None = None  # why no further turn can be taken
     failure: Exception | None = None  # of the engine, for the latest reply
     asked: Counter[str] = field(default_factory=Counter[str])  # how often each prompt was sampled from
-    begun: int = 0  # replies that are sampled or were
+    running: int = 0  # replies that were asked for and are no turns yet
     delivered: set[int] = field(default_factory=set[int])  # turns that a client was sent
 
     async def reply(
@@ -77,21 +77,28 @@ class Session:
         self._require_turns(request.samples)
         place = self.placement.find(messages, request.tools)
         prompt, new = self._prompt(place, messages, request)
-        self.begun += request.samples
-        tells = [tell and partial(tell, number) for number in range(request.samples)]
-        asked = [self._sampled(request, prompt, number, one) for number, one in enumerate(tells)]
-        found = await asyncio.gather(*asked, return_exceptions=True)
-        failed = [one for one in found if isinstance(one, BaseException)]
-        sampled = [one for one in found if not isinstance(one, BaseException)]
-        replies = [self._record(request, messages, place, prompt, new, sample) for sample in sampled]
-        if failed:
-            self.begun -= len(failed)
+        self.running += request.samples
+        try:
+            found = await self._samples(request, prompt, tell)
+            sampled = [one for one in found if not isinstance(one, BaseException)]
+            replies = [self._record(request, messages, place, prompt, new, sample) for sample in sampled]
+        finally:
+            self.running -= request.samples
+        if failed := [one for one in found if isinstance(one, BaseException)]:
             raise failed[0]
         return replies
 
+    async def _samples(
+        self, request: ChatRequest, prompt: Prompt, tell: Callable[[int, Sequence[int]], None] | None
+    ) -> list[Sample | BaseException]:
+        """Returns as many samples as a request asks for, or why there is none."""
+        tells = [tell and partial(tell, number) for number in range(request.samples)]
+        asked = [self._sampled(request, prompt, number, one) for number, one in enumerate(tells)]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
     async def settled(self) -> None:
-        """Waits until all replies that were begun are turns, as those are whose client has left."""
-        while self.begun > len(self.turns):  # noqa: ASYNC110 - rare, and short
+        """Waits until no reply is under way, as one may be whose client has left."""
+        while self.running:  # noqa: ASYNC110 - rare, and short
             await asyncio.sleep(SETTLE_S)
 
     def prompt_tokens(self, request: ChatRequest) -> int:
@@ -128,10 +135,11 @@ class Session:
         return len(self.turns) - 1
 
     def _require_turns(self, samples: int) -> None:
-        if self.turns_at_most and self.begun + samples > self.turns_at_most:
+        begun = len(self.turns) + self.running
+        if self.turns_at_most and begun + samples > self.turns_at_most:
             self.ending = Ending.TURNS
             raise RequestError(
-                f"this session may have {self.turns_at_most} replies, and has asked for {self.begun} before: "
+                f"this session may have {self.turns_at_most} replies, and has asked for {begun} before: "
                 "no further one is given", status=403, code="turn_limit",
             )  # fmt: skip
 

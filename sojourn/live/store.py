@@ -171,10 +171,13 @@ class LiveStore:
             if found.rowcount:
                 database.execute("INSERT OR IGNORE INTO turns VALUES (?, ?, ?)", (key, number, _written(turn)))
 
-    def agree(self, key: str, consent: bool) -> None:
-        """Says whether a session may be trained on; it holds until training takes it."""
+    def agree(self, key: str, consent: bool, person: str = "") -> None:
+        """Says whether a session may be trained on, and whose it is; it holds until training takes it."""
         with self._writing() as database:
-            database.execute("UPDATE sessions SET consent = ? WHERE key = ?", (consent, key))
+            database.execute(
+                "UPDATE sessions SET consent = ?, person = COALESCE(NULLIF(?, ''), person) WHERE key = ?",
+                (consent, person, key),
+            )
 
     def add_feedback(self, key: str, id: str, turn: int, value: float | None) -> bool:
         """Keeps what a person said of a turn, in [-1, 1], once for each `id`: a later value replaces it, and None takes

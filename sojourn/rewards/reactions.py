@@ -36,7 +36,7 @@ ERRORS = (
 
 
 class Reaction(NamedTuple):
-    """What is said of a turn, from -1 to 1, the best hint that it gives, and how many votes could not be read.
+    """Holds what is said of a turn, from -1 to 1, the best hint that it gives, and how many votes could not be read.
     `judged` says whether anything came after the turn that could be judged."""
 
     value: float = 0.0

@@ -6,7 +6,7 @@ import asyncio
 import re
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,7 +18,7 @@ from starlette.routing import Route
 from sojourn.errors import cause
 from sojourn.gateway.bodies import json_object, read_body
 from sojourn.gateway.requests import Api, ChatRequest, Reply, ReplyStream, RequestError
-from sojourn.gateway.server import CHAT
+from sojourn.gateway.server import CHAT, answering
 from sojourn.gateway.session import Session
 from sojourn.live.store import LiveStore
 from sojourn.secrets import masker
@@ -49,11 +49,13 @@ class Keeping:
 
 @dataclass
 class Guest:
-    """Holds what the server knows of a session: the release that answers it, whether its person agreed, how many of its
-    turns are kept, and when it was used last."""
+    """Holds what the server knows of a session: the release that answers it, whether its person agreed, whether there
+    was one of its name before, so that nothing of it is kept, how many of its turns are kept, and when it was used
+    last."""
 
     release: int
     agreed: bool
+    again: bool
     kept: int = 0
     touched: float = field(default_factory=time.monotonic)
 
@@ -102,68 +104,68 @@ class LiveServer(Server):
         return {path: MaskedApi(api) for path, api in found.items()} if self.keeping.mask else found
 
     def new_session(self, key: str) -> Session:
-        number = self.releases.choose(key)
-        guest = self.people[key] = Guest(number, self.keeping.consent)
+        number, again = self.releases.choose(key), self.store.session(key) is not None
+        if again:
+            self.store.end(key)  # what is known of it here is forgotten, so nothing can go on from it
+        guest = self.people[key] = Guest(number, self.keeping.consent, again)
         session = Session(key, self.context(self.releases.opened[number], key), sampling="recipe")
 
         def observe(reply: Reply) -> None:
             self.measures.reply(reply)
             guest.touched = time.monotonic()
-            if guest.agreed:
+            if guest.agreed and not guest.again:
                 self._keep(session, guest)
 
         session.observe = observe
         return session
 
-    def _keep(self, session: Session, guest: Guest, person: str = "") -> None:
+    def _keep(self, session: Session, guest: Guest) -> None:
         """Keeps the turns of a session that are not kept yet."""
-        self.store.open(session.key, person or session.key, guest.release, consent=True)
+        self.store.open(session.key, session.key, guest.release, consent=True)
         for number in range(guest.kept, len(session.turns)):
             self.store.add_turn(session.key, number, session.turns[number])
         guest.kept = len(session.turns)
 
     def routes(self) -> list[Route]:
         return [
-            Route("/s/{session}/consent", self._answered(self._consent), methods=["POST"]),
-            Route("/s/{session}/feedback", self._answered(self._feedback), methods=["POST"]),
-            Route("/s/{session}/end", self._answered(self._end), methods=["POST"]),
-            Route("/s/{session}", self._answered(self._forget), methods=["DELETE"]),
-            Route("/releases", self._answered(self._releases), methods=["GET"]),
+            Route("/s/{session}/consent", answering(CHAT, self._consent), methods=["POST"]),
+            Route("/s/{session}/feedback", answering(CHAT, self._feedback), methods=["POST"]),
+            Route("/s/{session}/end", answering(CHAT, self._end), methods=["POST"]),
+            Route("/s/{session}", answering(CHAT, self._forget), methods=["DELETE"]),
+            Route("/releases", answering(CHAT, self._releases), methods=["GET"]),
         ]
-
-    def _answered(self, answer: Callable[[Request], Awaitable[Mapping[str, Any]]]) -> Callable[[Request], Any]:
-        async def handle(request: Request) -> Response:
-            try:
-                self.gateway.require_token(request)
-                return JSONResponse(dict(await answer(request)))
-            except RequestError as error:
-                return JSONResponse(dict(CHAT.error(error)), error.status)
-
-        return handle
 
     async def _body(self, request: Request) -> Mapping[str, Any]:
         return json_object(await read_body(request, self.service.limits))
 
-    async def _consent(self, request: Request) -> Mapping[str, Any]:
+    async def _consent(self, api: Api, request: Request) -> Response:
         """Takes whether the session may be trained on (`consent`), and whose it is (`person`)."""
-        body = await self._body(request)
+        key, body = self.gateway.key_of(request), await self._body(request)
         agreed, person = body.get("consent"), body.get("person", "")
         if not isinstance(agreed, bool) or not isinstance(person, str):
             raise RequestError('expected {"consent": true or false}, and "person" as a text', param="consent")
-        key = request.path_params["session"]
         session = self.sessions.get(key)
         guest = self.people[key]
-        guest.agreed = agreed
         if agreed:
-            self._keep(session, guest, person)
-        else:
-            self.store.agree(key, False)
-        return {"consent": agreed}
+            self._require_new(guest)
+            self._keep(session, guest)
+        guest.agreed = agreed
+        self.store.agree(key, agreed, person)
+        return JSONResponse({"consent": agreed})
 
-    async def _feedback(self, request: Request) -> Mapping[str, Any]:
+    @staticmethod
+    def _require_new(guest: Guest | None) -> None:
+        if guest is not None and guest.again:
+            raise RequestError(
+                "there was a session of this name before, so nothing is kept of this one: expected a name of its own",
+                status=409, code="used_name",
+            )  # fmt: skip
+
+    async def _feedback(self, api: Api, request: Request) -> Response:
         """Takes what a person says of a reply: `value` in [-1, 1] (null takes it back), the number of the `turn` (the
         last one, if left out), and an `id`, by which a repeated request counts once."""
-        body, key = await self._body(request), request.path_params["session"]
+        key, body = self.gateway.key_of(request), await self._body(request)
+        self._require_new(self.people.get(key))
         value, turn, id = body.get("value"), body.get("turn"), body.get("id")
         known = self.store.session(key)
         if known is None:
@@ -177,27 +179,30 @@ class LiveServer(Server):
         if value is not None and not _is_value(value):
             raise RequestError(f"value = {value!r:.40}: expected a number from -1 to 1, or null", param="value")
         counts = self.store.add_feedback(key, str(id or f"turn-{turn}"), turn, value)
-        return {"counts": counts, "turn": turn}
+        return JSONResponse({"counts": counts, "turn": turn})
 
-    async def _end(self, request: Request) -> Mapping[str, Any]:
-        key = request.path_params["session"]
+    async def _end(self, api: Api, request: Request) -> Response:
+        key = self.gateway.key_of(request)
         self.store.end(key)
         self._close(key)
-        return {"ended": True}
+        return JSONResponse({"ended": True})
 
-    async def _forget(self, request: Request) -> Mapping[str, Any]:
+    async def _forget(self, api: Api, request: Request) -> Response:
         """Removes a session from all that is kept of it here."""
-        key = request.path_params["session"]
+        key = self.gateway.key_of(request)
         self._close(key)
-        return {"removed": self.store.forget(key=key)}
+        return JSONResponse({"removed": self.store.forget(key=key)})
 
-    async def _releases(self, request: Request) -> Mapping[str, Any]:
+    async def _releases(self, api: Api, request: Request) -> Response:
+        self.gateway.key_of(request)
         events = [event._asdict() for event in self.store.events()]
-        return {"serving": self.releases.serving, "tried": self.releases.tried, "events": events}
+        return JSONResponse({"serving": self.releases.serving, "tried": self.releases.tried, "events": events})
 
     def _close(self, key: str) -> None:
+        """Forgets a session; a reply that is still sampled for it is kept nowhere."""
         self.sessions.close(key)
-        self.people.pop(key, None)
+        if (guest := self.people.pop(key, None)) is not None:
+            guest.agreed = False
 
     async def run(self, bound: socket.socket, tell: Callable[[str], None]) -> None:
         watching = asyncio.create_task(self.watch())
@@ -220,6 +225,8 @@ class LiveServer(Server):
         if self.keeping.days:
             self.store.expire(self.keeping.days * 86_400)
         await self.releases.poll({guest.release for guest in self.people.values()})
+        assert self.releases.serving is not None
+        self.served = self.releases.opened[self.releases.serving]
 
     async def watch(self) -> None:
         """Looks after sessions and releases until it is cancelled."""

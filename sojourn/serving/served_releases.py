@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from sojourn.errors import SojournError
-from sojourn.live.gate import CANARY, FREEZE, OFFERED, ROLLED_BACK, SERVING, Gate
+from sojourn.live.gate import CANARY, FREEZE, ROLLED_BACK, SERVING, Gate, serving
 from sojourn.live.store import LiveStore, Release
 from sojourn.serving.opening import Served
 
@@ -42,18 +42,14 @@ class ServedReleases:
 
     async def begin(self) -> bool:
         """Opens the release that served last, else the first that was offered; returns whether there is one."""
-        offered = {one.number: one for one in self.store.releases()}
-        events = self.store.events()
-        served = [e.release for e in events if e.kind == SERVING and e.release in offered]
-        first = [e.release for e in events if e.kind == OFFERED and e.release in offered]
-        number = served[-1] if served else first[0] if first else None
-        if number is None:
+        release, events = serving(self.store), self.store.events()
+        if release is None:
             return False
         self._seen = {e.release for e in events if e.kind in (SERVING, ROLLED_BACK, FAILED) and e.release is not None}
-        await self._open(offered[number])
-        self.serving = number
-        if not served:
-            self.store.tell(SERVING, number, "it is the first")
+        await self._open(release)
+        self.serving = release.number
+        if not any(event.kind == SERVING for event in events):
+            self.store.tell(SERVING, release.number, "it is the first")
         return True
 
     async def poll(self, used: Collection[int] = ()) -> None:

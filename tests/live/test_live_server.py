@@ -1,5 +1,7 @@
 """The live server over HTTP: consent, feedback, what is masked, what is forgotten; and that what is kept is exact."""
 
+import asyncio
+
 import httpx
 import pytest
 
@@ -161,3 +163,58 @@ async def test_what_is_idle_is_over_whether_it_was_kept_or_not(tmp_path):
         await site.server.look()
         assert site.store.session("kept").ended is not None
         assert "unkept" not in site.server.sessions
+
+
+async def test_a_name_that_is_used_again_after_a_restart_adds_nothing_to_what_was_kept(tmp_path):
+    """The server knows nothing of the turns before, so that those which follow would go on from others."""
+    async with Site(tmp_path, consent=True) as site:
+        await site.ask()
+        await site.ask(messages=[{"role": "user", "content": "Other"}])
+    async with Site(tmp_path, consent=True) as site:
+        for _ in range(3):
+            await site.ask()
+        assert len(site.store.turns("a")) == 2
+        assert site.store.session("a").ended is not None
+        for answer in (await site.post("/s/a/feedback", value=1), await site.post("/s/a/consent", consent=True)):
+            assert (answer.status_code, "a session of this name before" in answer.text) == (409, True)
+        assert site.store.feedback("a") == []
+
+
+async def test_what_is_forgotten_while_a_reply_is_sampled_is_not_kept_by_it(tmp_path):
+    async with Site(tmp_path, consent=True) as site:
+        await site.ask()
+        asked, go_on = asyncio.Event(), asyncio.Event()
+
+        async def wait():
+            asked.set()
+            await go_on.wait()
+
+        site.sampler.wait = wait
+        reply = asyncio.create_task(site.ask())
+        await asked.wait()
+        assert (await site.http.delete("/s/a")).json() == {"removed": ["a"]}
+        go_on.set()
+        await reply
+        assert site.store.sessions() == []
+
+
+async def test_consent_can_be_taken_back_and_given_again(tmp_path):
+    async with Site(tmp_path, consent=True) as site:
+        await site.ask()
+        await site.post("/s/a/consent", consent=False)
+        await site.ask()
+        await site.post("/s/a/consent", consent=True, person="jo")
+        assert (site.store.session("a").consent, site.store.session("a").person) == (True, "jo")
+        assert len(site.store.turns("a")) == 2
+        await site.post("/s/a/consent", consent=True)
+        assert site.store.session("a").person == "jo"
+
+
+async def test_pages_of_other_sites_change_nothing(tmp_path):
+    async with Site(tmp_path, consent=True) as site:
+        await site.ask()
+        page = {"Origin": "https://example.org"}
+        for method, path in (("POST", "/s/a/feedback"), ("DELETE", "/s/a"), ("POST", "/s/a/end"), ("GET", "/releases")):
+            assert (await site.http.request(method, path, json={"value": 1}, headers=page)).status_code == 403
+        assert site.store.session("a").ended is None
+        assert site.store.feedback("a") == []

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -14,6 +15,7 @@ from sojourn.serving.opening import Served, find, open_model
 from sojourn.serving.server import Address, Server, Service, usage
 from sojourn.types import SamplingParams
 from tests.gateway_sessions import OddSampler, asked, renderer, said, session, user
+from tests.gateway_streams import TellingSampler
 
 CHAT = "/v1/chat/completions"
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
@@ -129,12 +131,12 @@ def _latencies(found):
 
 
 async def test_a_stream_that_breaks_is_counted_by_its_failure():
-    async def breaks():
-        await asyncio.sleep(0.01)  # so that the stream has begun
+    async def breaks(told):
+        await asyncio.sleep(0)
         raise RuntimeError("the world is flat")
 
     server, sampler = scripted()
-    sampler.wait = breaks
+    server.served = replace(server.served, engine=TellingSampler(sampler.format, sampler.script, pause=breaks))
     async with client(server) as http:
         answer = await http.post(CHAT, json={**HELLO, "stream": True})
     assert (answer.status_code, "the world is flat" in answer.text) == (200, True)
