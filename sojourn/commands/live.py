@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sojourn.commands.arguments import Overrides
+from sojourn.commands.serving_options import Host, Port, Token
 from sojourn.errors import ConfigError, InfrastructureError, MissingExtraError, RecordError
 
 if TYPE_CHECKING:
@@ -33,11 +34,9 @@ def live(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the service and the training of this run folder.")
     ] = False,
-    host: Annotated[
-        str, typer.Option(help="The address to listen on. Any address but loopback asks for a token.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes any free one.")] = 8000,
-    token: Annotated[str, typer.Option(help="The environment variable that holds the token of clients.")] = "",
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    token: Token = "",
     consent: Annotated[
         bool,
         typer.Option(

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from sojourn.commands.arguments import print_slowdowns
+from sojourn.commands.serving_options import (
+    BodyMegabytes,
+    Concurrency,
+    Grace,
+    Host,
+    MaxTokens,
+    ModelValues,
+    Names,
+    Port,
+    Seed,
+    Sessions,
+    Temperature,
+    Timeout,
+    Token,
+    TopP,
+    Turns,
+    What,
+)
 from sojourn.errors import ConfigError, MissingExtraError
 from sojourn.terminal.clean import one_line
 
@@ -16,60 +32,22 @@ if TYPE_CHECKING:
 
 
 def serve(
-    what: Annotated[
-        str,
-        typer.Argument(
-            help="A run folder, whose best checkpoint is served (or another one: runs/x@120, runs/x@last, "
-            "runs/x@warmup, runs/x@before); or a recipe, whose model is served untrained; or a model: a folder of "
-            "weights, a .gguf file, smollm2, tiny, owner/name of the hub."
-        ),
-    ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Values of the tables model, backend and renderer, such as backend.max_context=8192, "
-            "model.dtype=bf16, backend.memory_gb=8 (the prefix cache) or backend.max_batch=128."
-        ),
-    ] = None,
-    host: Annotated[
-        str, typer.Option(help="The address to listen on. Any address but loopback asks for a token.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes any free one.")] = 8000,
-    token: Annotated[
-        str,
-        typer.Option(
-            help="The environment variable that holds the token, which clients send as their API key. (default: none "
-            "on loopback, else a new one, which is printed)"
-        ),
-    ] = "",
-    name: Annotated[
-        list[str] | None,
-        typer.Option(help="A name of the model for /v1/models; repeat it for several. Requests may name any."),
-    ] = None,
-    temperature: Annotated[
-        float | None,
-        typer.Option(min=0, help="For requests without one. (default: that of the run's evaluations, or 1)"),
-    ] = None,
-    top_p: Annotated[
-        float | None, typer.Option(min=0, max=1, help="For requests without one. (default: as the temperature)")
-    ] = None,
-    max_tokens: Annotated[
-        int,
-        typer.Option(min=0, help="The most tokens of a reply, whatever a request asks for; 0: what a context holds."),
-    ] = 0,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Decides all samples of requests without a seed. (default: a new one)")
-    ] = None,
-    concurrency: Annotated[
-        int, typer.Option(min=1, help="The requests that are answered at once; others are told to come again (503).")
-    ] = 1024,
-    sessions: Annotated[int, typer.Option(min=1, help="The sessions that are remembered.")] = 10_000,
-    turns: Annotated[int, typer.Option(min=1, help="The replies that are remembered, of all sessions.")] = 100_000,
-    body_mb: Annotated[float, typer.Option(min=0.001, help="The most megabytes of a request.")] = 64.0,
-    timeout: Annotated[float, typer.Option(min=0.1, help="The seconds in which a request must have come.")] = 60.0,
-    grace: Annotated[
-        float, typer.Option(min=0, help="The seconds that running requests have when the server is told to end.")
-    ] = 30.0,
+    what: What,
+    overrides: ModelValues = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    token: Token = "",
+    name: Names = None,
+    temperature: Temperature = None,
+    top_p: TopP = None,
+    max_tokens: MaxTokens = 0,
+    seed: Seed = None,
+    concurrency: Concurrency = 1024,
+    sessions: Sessions = 10_000,
+    turns: Turns = 100_000,
+    body_mb: BodyMegabytes = 64.0,
+    timeout: Timeout = 60.0,
+    grace: Grace = 30.0,
 ) -> None:
     """Serve a model on this machine to any program that speaks OpenAI's API (chat completions, responses) or
     Anthropic's (messages)."""
