@@ -237,18 +237,18 @@ class Killer(Display):
         self.messages.append(text)
 
 
-async def killed_run(path: Path, recipe: str, killer: Killer) -> Path:
+def killed_run(path: Path, recipe: str, killer: Killer) -> Path:
     file = path.with_name(f"{path.name}.toml")
     file.write_text(recipe)
     resolved = resolve(toml.read(file, RAY))
     with RunFolder.create(path, toml.dump(resolved.table)) as run, killer as display:
-        await run_to_end(resolved.recipe, run, display)
+        asyncio.run(run_to_end(resolved.recipe, run, display))
     return path
 
 
 @pytest.mark.parametrize("name", ["stored", "snapshots", "snapshots_of_adapters"])
-async def test_a_sampler_that_is_killed_loses_no_turn(name, plain, other, tmp_path, caplog):
-    run = await killed_run(tmp_path / "run", recipe_of(name, other), Killer("SamplerActor", frozenset({1, 4})))
+def test_a_sampler_that_is_killed_loses_no_turn(name, plain, other, tmp_path, caplog):
+    run = killed_run(tmp_path / "run", recipe_of(name, other), Killer("SamplerActor", frozenset({1, 4})))
     assert "sampler 0 is lost" in caplog.text
     assert played(run) == played(plain(name))
     assert weights_of(run) == weights_of(plain(name))
@@ -257,9 +257,9 @@ async def test_a_sampler_that_is_killed_loses_no_turn(name, plain, other, tmp_pa
 
 
 @pytest.mark.parametrize(("name", "model"), [("learners", "rival"), ("reward_model", "rm")])
-async def test_a_rank_that_is_killed_sends_the_run_back_to_its_last_checkpoint(name, model, plain, other, tmp_path):
+def test_a_rank_that_is_killed_sends_the_run_back_to_its_last_checkpoint(name, model, plain, other, tmp_path):
     killer = Killer("TrainerRank", frozenset({7}))
-    run = await killed_run(tmp_path / "run", recipe_of(name, other), killer)
+    run = killed_run(tmp_path / "run", recipe_of(name, other), killer)
     lost = [message for message in killer.messages if "goes on from its last checkpoint" in message]
     assert [message.partition(" (")[0] for message in lost] == [f"trainer rank 0 of 1 of models.{model}"]
     assert played(run) == played(plain(name))
