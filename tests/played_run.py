@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from made import chatml as renderer
 from sojourn.agents.plain import Plain
 from sojourn.config import toml
 from sojourn.config.registry import build
+from sojourn.protocols import Env
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.replay import Replayed, replay
@@ -55,7 +56,7 @@ class Sums:
 
 @dataclass
 class Script:
-    """In the engine's place: says the texts one after another, with the logprobs -1, -2 ... and weights 3."""
+    """In the engine's place: says the texts in turn in each play, with the logprobs -1, -2 ... and weights 3."""
 
     texts: list[str]
     constrained: bool = False  # every other token was one of several that a constraint left
@@ -112,11 +113,15 @@ class Made:
         acting = (
             {"sampler_for": expert_sampler(runner.renderer, runner.agent), "blame": False}
             if self.script is None
-            else {}
+            else {"sampler_for": self.script_of}
         )
         return [
             await runner.play_group(listed[n], n, self.episodes, params, f"rl/{n}", **acting) for n in range(self.tasks)
         ]
+
+    def script_of(self, env: Env, label: str) -> Script:
+        """Returns the script of a play, from the text of its number on; plays are at once and share none."""
+        return replace(self.script, said=int(label.rpartition("/")[2]))
 
 
 TOY = {"name": "toy", "rooms": 2}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -170,23 +171,28 @@ def on_ray(path: Path, name: str, other: Path, *overrides: str) -> Path:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_run_on_ray_is_the_run_in_one_process(name, plain, other, ray, tmp_path):
-    found = on_ray(tmp_path / "run", name, other)
+    with giving_all_back(ray):
+        found = on_ray(tmp_path / "run", name, other)
     require_same(found, plain(name))
     assert parts_of(found) == PARTS_OF.get(name, POLICYS)
     if name not in ("reward_model", "asked"):
         assert len({one.model.partition("@")[0] for one in played(found)}) == 2
-    require_all_given_back(ray)
 
 
-def require_all_given_back(ray: Any) -> None:
-    """Waits until all actors have ended, and their places are free."""
+@contextmanager
+def giving_all_back(ray: Any) -> Iterator[None]:
+    """Waits, after what is done within it, until its actors have ended, and their places are free."""
 
-    def all_free() -> bool:
-        return ray.available_resources().get("CPU") == ray.cluster_resources()["CPU"]
+    def held() -> tuple[float, set[int]]:
+        actors = {process for kind in ("SamplerActor", "TrainerRank") for process in actors_of(kind)}
+        return ray.cluster_resources()["CPU"] - ray.available_resources().get("CPU", 0), actors
+
+    cpus, actors = held()  # the cluster may be another test's, whose actors are still there
+    yield
 
     async def ended() -> None:
         async with asyncio.timeout(60):
-            while any(map(actors_of, ("SamplerActor", "TrainerRank"))) or not all_free():  # noqa: ASYNC110
+            while held()[0] > cpus or held()[1] - actors:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
     asyncio.run(ended())
@@ -302,10 +308,9 @@ def test_processes_that_no_model_has_are_refused(name, models, words, other, tmp
 
 
 def test_a_cluster_without_room_for_further_models_is_told(other, ray, tmp_path):
-    require_all_given_back(ray)
-    with pytest.raises(ConfigError, match=r"1 x 9 for samplers of models\.rival"):
-        on_ray(tmp_path / "run", "frozen", other, "backend.models={rival={samplers={cpus=9}}}")
-    require_all_given_back(ray)
+    cpus = int(ray.cluster_resources()["CPU"]) + 1
+    with giving_all_back(ray), pytest.raises(ConfigError, match=rf"1 x {cpus} for samplers of models\.rival"):
+        on_ray(tmp_path / "run", "frozen", other, f"backend.models={{rival={{samplers={{cpus={cpus}}}}}}}")
 
 
 def test_a_plan_tells_of_further_models(other, tmp_path):
