@@ -130,7 +130,9 @@ class DraftSeat(PlainSeat):
 
 DRAFTED = ["I go north", "go north", "<tool_call>never closed", "dance", "hm", "<tool_call>nor this", "so", "look"]
 OWN = {
-    "adds a message": Made(TOY, Script(MIXED.texts), Counting(), agent_name="test_replay:Counting"),
+    "adds a message": Made(
+        TOY, Script(["go north", "dance", "take the", "look"]), Counting(), agent_name="test_replay:Counting"
+    ),
     "samples twice": Made(TOY, Script(DRAFTED), Drafts(), agent_name="test_replay:Drafts"),
 }
 
