@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import socket
 import time
@@ -17,6 +18,7 @@ from starlette.routing import Route
 
 from sojourn.errors import cause
 from sojourn.gateway.bodies import json_object, read_body
+from sojourn.gateway.request_notes import cut
 from sojourn.gateway.requests import Api, ChatRequest, Reply, ReplyStream, RequestError
 from sojourn.gateway.server import CHAT, answering
 from sojourn.gateway.session import Session
@@ -82,10 +84,35 @@ class MaskedApi:
 
 
 def _masked(message: Message, mask: Callable[[str], str]) -> Message:
-    text = mask(message.text)
+    return replace(message, text=_without_personal(mask(message.text)))
+
+
+def _without_personal(text: str) -> str:
     for pattern, name in PERSONAL:
         text = pattern.sub(name, text)
-    return replace(message, text=text)
+    return text
+
+
+def _without_private(body: bytes) -> str:
+    """Returns a body as JSON in which every text is masked, as an escaped letter could hide what is private; one that
+    is no JSON, as a text that is masked."""
+    mask = masker()
+
+    def masked(value: Any) -> Any:
+        if isinstance(value, str):
+            return _without_personal(mask(cut(value)))
+        if isinstance(value, Mapping):
+            return {masked(name): masked(one) for name, one in value.items()}
+        return [masked(one) for one in value] if isinstance(value, list) else value
+
+    try:
+        return json.dumps(masked(json.loads(body)), ensure_ascii=False)
+    except ValueError:
+        return masked(_as_text(body))
+
+
+def _as_text(body: bytes) -> str:
+    return body.decode(errors="replace")
 
 
 class LiveServer(Server):
@@ -102,6 +129,9 @@ class LiveServer(Server):
     def apis(self) -> Mapping[str, Api]:
         found = super().apis()
         return {path: MaskedApi(api) for path, api in found.items()} if self.keeping.mask else found
+
+    def clean(self) -> Callable[[bytes], str]:
+        return _without_private if self.keeping.mask else _as_text
 
     def new_session(self, key: str) -> Session:
         number, again = self.releases.choose(key), self.store.session(key) is not None
