@@ -116,8 +116,8 @@ class Placement:
         pairs = zip(latest, messages, strict=False)
         at = next((n for n, (before, now) in enumerate(pairs) if not same_message(before, now)), None)
         if at is None:
-            shorter = len(messages) < len(latest)
-            return Difference(f"its end: message {len(messages)} of {len(latest)} is the last" if shorter else "the tools")
+            end = f"its end: message {len(messages)} of {len(latest)} is the last"
+            return Difference(end if len(messages) < len(latest) else "the tools")
         before, now = latest[at], messages[at]
         if before.role is not now.role:
             return Difference(f"message {at + 1}", f"a message of the {before.role}", f"a message of the {now.role}")

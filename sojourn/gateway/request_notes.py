@@ -1,4 +1,4 @@
-"""What is kept of the request behind a turn, as notes of the turn: who asked how, why a new context began, and the body.
+"""Keeps the request behind a turn, as notes of the turn: who asked how, why a new context began, and the body.
 
 Clients send the whole conversation with each request. So a body is kept as what is new in it since the body of an
 earlier turn: the note `SHARES` has the number of that turn, and how many characters at the beginning and at the end are

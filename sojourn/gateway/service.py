@@ -72,7 +72,9 @@ class Service:
 
     async def _start(self) -> None:
         limits = Limits()
-        app = Gateway(self.sessions, limits=limits, clean=without_keys).app(more=Offering(self.port_of, limits).routes())
+        app = Gateway(self.sessions, limits=limits, clean=without_keys).app(
+            more=Offering(self.port_of, limits).routes()
+        )
         config = uvicorn.Config(
             app, log_level="error", access_log=False, lifespan="off", ws="none", timeout_keep_alive=IDLE_S
         )

@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -22,10 +23,11 @@ from sojourn.gateway.request_notes import cut
 from sojourn.gateway.requests import Api, ChatRequest, Reply, ReplyStream, RequestError
 from sojourn.gateway.server import CHAT, answering
 from sojourn.gateway.session import Session
-from sojourn.live.store import LiveStore
+from sojourn.live.store import LiveStore, Traffic
 from sojourn.secrets import masker
 from sojourn.serving.served_releases import ServedReleases
 from sojourn.serving.server import Address, Server, Service, say
+from sojourn.serving.watched import Seen
 from sojourn.types import Message
 
 POLL_S = 1.0
@@ -124,11 +126,23 @@ class LiveServer(Server):
         assert releases.serving is not None
         self.releases, self.store, self.keeping = releases, store, keeping
         self.people: dict[str, Guest] = {}  # by session
+        self.traffic: Counter[Traffic] = Counter()  # which the store has not counted yet
         super().__init__(releases.opened[releases.serving], service, address)
+        self.app.ended = self._ended
 
     def apis(self) -> Mapping[str, Api]:
         found = super().apis()
         return {path: MaskedApi(api) for path, api in found.items()} if self.keeping.mask else found
+
+    def _ended(self, seen: Seen) -> None:
+        guest = self.people.get(seen.session)
+        release = -1 if guest is None else guest.release
+        self.traffic[Traffic(int(time.time() // 60), release, seen.api, str(seen.status))] += 1
+
+    def _count_traffic(self) -> None:
+        if self.traffic:
+            self.store.add_traffic(self.traffic)
+            self.traffic.clear()
 
     def clean(self) -> Callable[[bytes], str]:
         return _without_private if self.keeping.mask else _as_text
@@ -242,6 +256,7 @@ class LiveServer(Server):
             watching.cancel()
             await asyncio.wait({watching})
             await self.releases.close()
+            self._count_traffic()
 
     def _gone(self) -> list[str]:
         """Returns the sessions of which the server remembers nothing any more, or in which nothing is asked."""
@@ -252,6 +267,7 @@ class LiveServer(Server):
         """Ends what is idle, removes what is old, and tries and changes releases."""
         for key in {*self.store.end_idle(self.keeping.idle_s), *self._gone()}:
             self._close(key)
+        self._count_traffic()
         if self.keeping.days:
             self.store.expire(self.keeping.days * 86_400)
         await self.releases.poll({guest.release for guest in self.people.values()})
