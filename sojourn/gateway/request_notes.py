@@ -7,7 +7,7 @@ the same there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from sojourn.gateway.placement import Cause, Difference
@@ -19,6 +19,7 @@ CAUSE, PLACE, BEFORE, NOW = "new context", "history differs at", "history before
 BODY, SHARES = "request body", "request body shares"
 LONGEST_CLIENT = 200  # characters of a client's name
 LONGEST_BODY = 1 << 18  # characters of a body
+LEAST_SHARED = 200  # characters; a body that has fewer in common with the earlier one is kept whole
 MEANINGS = {
     Cause.REPEATED: "another reply to the same conversation was asked for",
     Cause.TOOLS: "the conversation goes on with other tools",
@@ -61,7 +62,9 @@ def of_request(received: Received, streamed: bool, earlier: str, turn: int) -> d
     notes = {API: received.api, CLIENT: received.client, STREAMED: "yes" if streamed else "no"}
     first = _same(earlier, body, min(len(earlier), len(body)))
     last = _same(earlier[::-1], body[::-1], min(len(earlier), len(body)) - first)
-    if first + last:
+    if first + last < LEAST_SHARED:
+        first = last = 0
+    else:
         notes[SHARES] = " ".join(map(str, Shared(turn, first, last)))
     return notes | {BODY: body[first : len(body) - last]}
 
@@ -104,8 +107,3 @@ def _same(one: str, other: str, most: int) -> int:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle - 1)
     return low
-
-
-def notes_shown(notes: Mapping[str, str]) -> dict[str, str]:
-    """Returns the notes of a turn but for those that say how its body is kept."""
-    return {name: text for name, text in notes.items() if name not in (BODY, SHARES)}

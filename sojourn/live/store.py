@@ -91,6 +91,14 @@ class Traffic(NamedTuple):
     api: str
     status: str
 
+    @property
+    def left(self) -> bool:
+        return self.status == "499"
+
+    @property
+    def failed(self) -> bool:
+        return self.status >= "400" and not self.left
+
 
 class _PlainTurn(codec.PlainTurn):
     context: list[int]
@@ -143,9 +151,9 @@ class LiveStore:
         path = folder / FILE
         try:
             database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=READ_S)
-            database.text_factory = _text
         except sqlite3.Error as error:
             raise RecordError(f"{path} cannot be opened ({error}): expected the store of a service") from error
+        database.text_factory = _text
         return cls(folder, database)
 
     @property
