@@ -2,6 +2,7 @@
 real gateway, gate and store, over a scripted sampler."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from sojourn.live.gate import FREEZE, Gate
@@ -12,6 +13,7 @@ from sojourn.record.episodes.vocabulary import write as write_vocabulary
 from sojourn.record.run import RunFolder
 from sojourn.sources.live import Live, LiveGroups
 from sojourn.train.releases import Releases
+from sojourn.types import Episode
 from tests.gateway_sessions import said
 from tests.live_sessions import summary
 from tests.live_site import Site
@@ -94,3 +96,12 @@ async def trained(folder: Path, width: int) -> None:
     with EpisodeStore(folder, write=True) as store:
         store.append("rl", 0, groups)
     await source.close()
+
+
+def without_notes(episode: Episode) -> Episode:
+    """Returns an episode as an older Sojourn recorded it."""
+    trajectories = [
+        replace(trajectory, turns=tuple(replace(turn, notes={}) for turn in trajectory.turns))
+        for trajectory in episode.trajectories
+    ]
+    return replace(episode, id=f"{episode.id}-older", trajectories=tuple(trajectories))

@@ -173,3 +173,43 @@ async def test_pages_of_other_sites_change_nothing(tmp_path):
             assert (await site.http.request(method, path, json={"value": 1}, headers=page)).status_code == 403
         assert site.store.session("a").ended is None
         assert site.store.feedback("a") == []
+
+
+async def test_the_requests_behind_turns_are_kept_without_what_is_private(tmp_path):
+    text = "I am jo@example.org, +49 30 1234567, card 4111 1111 1111 1111."
+    name = '"jo\\u0040example.org"'
+    escaped = f'{{"model": "m", "messages": [{{"role": "user", "content": {name}}}], "user": {name}}}'
+    async with Site(tmp_path, consent=True) as site:
+        await site.ask(messages=[{"role": "user", "content": text}])
+        answer = await site.http.post(
+            "/s/a/v1/chat/completions", content=escaped, headers={"User-Agent": "jo@example.org"}
+        )
+        assert answer.status_code == 200
+        first, second = site.store.turns("a")
+        assert "I am <email>, <phone>, card <card>." in first.notes["request body"]
+        assert second.notes["client"] == "<email>"
+        assert second.notes["request body"].count("<email>") == 2
+        assert second.notes["new context"].startswith("side")
+        for path in tmp_path.iterdir():
+            assert b"example.org" not in path.read_bytes()
+        await site.http.delete("/s/a")
+        for path in tmp_path.iterdir():
+            assert b"<email>" not in path.read_bytes()
+    async with Site(tmp_path / "open", consent=True, mask=False) as site:
+        await site.ask(messages=[{"role": "user", "content": text}])
+        assert text in site.store.turns("a")[0].notes["request body"]
+
+
+async def test_requests_are_counted_by_release_and_by_how_they_ended(tmp_path):
+    async with Site(tmp_path, consent=True) as site:
+        for _ in range(3):
+            await site.ask()
+        await site.http.post("/s/b/v1/messages", json={"model": "m", "messages": []})
+        await site.http.post("/s/b/v1/chat/completions", content="no JSON")
+        await site.post("/s/a/feedback", value=1)
+        await site.server.look()
+        await site.ask()
+        await site.server.look()
+        await site.server.look()
+        rows = site.store.rows("SELECT release, api, status, SUM(requests) FROM traffic GROUP BY 1, 2, 3 ORDER BY 2, 3")
+    assert rows == [(0, "chat/completions", "200", 4), (0, "chat/completions", "400", 1), (0, "messages", "400", 1)]
