@@ -17,6 +17,7 @@ from sojourn.live.gate import FREEZE
 from sojourn.live.store import FILE, Event, LiveStore, Release, Traffic
 
 FOLDER = "live"  # in the run folder
+BINS = 120  # counts of requests over time
 BUSY = ("locked", "busy")  # in what SQLite says while another process holds the file
 
 
@@ -56,8 +57,8 @@ class Requests(NamedTuple):
 
 
 class LiveReading(NamedTuple):
-    """Holds what a store says: `sessions` are some of those that are counted, the newest first; `feedback` and
-    `requests` are by release (-1: it is not known)."""
+    """Holds what a store says: `sessions` are some of those that are counted, the newest first, and `feedback` is by
+    release. `traffic` is counted over `minutes` from each of its minutes on."""
 
     counts: SessionCounts
     sessions: Sequence[SessionRow]
@@ -66,6 +67,7 @@ class LiveReading(NamedTuple):
     frozen: bool
     feedback: Mapping[int, Estimate]
     traffic: Mapping[Traffic, int]
+    minutes: int
 
     def requests(self, release: int | None = None) -> Requests:
         """Returns the counts of a release's requests, or of all."""
@@ -99,6 +101,7 @@ def opened(run: Path) -> Iterator[LiveStore]:
 def read(run: Path, count: int, skip: int = 0) -> LiveReading:
     """Returns what the store of a run says, with `count` of its sessions after the first `skip`."""
     with opened(run) as store:
+        minutes = _minutes(store)
         return LiveReading(
             counts=_counts(store),
             sessions=_sessions(store, "1 ORDER BY opened DESC, key LIMIT ? OFFSET ?", (count, skip)),
@@ -106,7 +109,8 @@ def read(run: Path, count: int, skip: int = 0) -> LiveReading:
             events=store.events(),
             frozen=(store.folder / FREEZE).exists(),
             feedback=_feedback(store),
-            traffic=_traffic(store),
+            traffic=_traffic(store, minutes) if minutes else {},
+            minutes=minutes,
         )
 
 
@@ -148,8 +152,19 @@ def _feedback(store: LiveStore) -> dict[int, Estimate]:
     return {release: one._replace(low=max(one.low, -1.0), high=min(one.high, 1.0)) for release, one in means.items()}
 
 
-def _traffic(store: LiveStore) -> dict[Traffic, int]:
+def _minutes(store: LiveStore) -> int:
+    """Returns over how many minutes requests are counted together, so that there are at most `BINS` counts; 0 where
+    there are none."""
     if not store.rows("SELECT 1 FROM sqlite_master WHERE name = 'traffic'"):  # an older Sojourn counted none
-        return {}
-    rows = store.rows("SELECT minute, release, api, status, requests FROM traffic ORDER BY minute")
+        return 0
+    [(span,)] = store.rows("SELECT MAX(minute) - MIN(minute) + 1 FROM traffic")
+    return 0 if span is None else -(-span // BINS)
+
+
+def _traffic(store: LiveStore, minutes: int) -> dict[Traffic, int]:
+    rows = store.rows(
+        "SELECT first + (minute - first) / ? * ? AS bin, release, api, status, SUM(requests) "
+        "FROM traffic, (SELECT MIN(minute) AS first FROM traffic) GROUP BY 1, 2, 3, 4 ORDER BY 1",
+        (minutes, minutes),
+    )
     return {Traffic(*row[:4]): row[4] for row in rows}

@@ -18,7 +18,7 @@ from sojourn.view.charts import COLOURS, Curve, chart
 
 STATES = {OFFERED: "offered", CANARY: "canary", SERVING: "served", ROLLED_BACK: "rolled back", FAILED: "failed"}
 UNJUDGED = (FROZEN, THAWED)  # events that say nothing of weights
-MARKED, BINS = 6, 120  # refused candidates that are marked in a chart, and points of a curve over time
+MARKED = 6  # refused candidates that are marked in a chart
 
 
 class PanelRow(NamedTuple):
@@ -171,10 +171,9 @@ def _traffic_charts(found: LiveReading) -> list[Markup]:
     """Draws requests and failures over time, in bins of a minute or more."""
     if not found.traffic:
         return []
-    minutes = np.array([one.minute for one in found.traffic], dtype=np.int64)
-    first, span = int(minutes.min()), int(minutes.max() - minutes.min()) + 1
-    width = -(-span // BINS)
-    x = np.arange(-(-span // width), dtype=np.float64) * width
+    width, starts = found.minutes, [one.minute for one in found.traffic]
+    first = min(starts)
+    x = np.arange((max(starts) - first) // width + 1, dtype=np.float64) * width
     if len(x) < 2:
         return []
 
@@ -189,8 +188,8 @@ def _traffic_charts(found: LiveReading) -> list[Markup]:
     failed = [curve("failed", lambda one: one.failed), curve("client left", lambda one: one.left)]
     per = "minute" if width == 1 else f"{width} minutes"
     return [
-        chart(f"requests per {per}, by release, over minutes", answered),
-        chart(f"failures per {per}, over minutes", failed),
+        chart(f"requests per {per}, by release; minutes since the first", answered),
+        chart(f"failures per {per}; minutes since the first", failed),
     ]
 
 

@@ -8,7 +8,8 @@ import sqlite3
 import pytest
 from starlette.testclient import TestClient
 
-from sojourn.live.store import LiveStore
+from sojourn.live import reading
+from sojourn.live.store import LiveStore, Traffic
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.types import Group
@@ -18,6 +19,7 @@ from tests.gateway_sessions import replies, said
 from tests.live_site import Site
 from tests.program_worlds import DOOR, LOOP, played
 from tests.view import hostile
+from tests.view.conftest import Tab, served
 
 CONFIG = "name = 'agents'\nseed = 1\nmodel.name = 'tiny'\n"
 TEXT = hostile.TEXT.replace("\ud800", "")
@@ -89,6 +91,7 @@ def test_a_page_says_what_was_published_why_and_what_it_changed(client):
     assert "release 1 serves, of step 4 (rl-4)" in page
     assert "nothing is offered, and nothing changes, until it is removed" in page
     assert "requests per minute, by release" in page
+    assert "201 requests, 36 failed" in page
     assert "live service" in shown(client, "/runs/support").lower()
 
 
@@ -128,6 +131,34 @@ def test_texts_that_mean_harm_are_shown_as_they_are(client):
         page = shown(client, f"/runs/hostile{address}")
         assert hostile.MARK in page or address == "/live"
     assert "</script><script>window.taken=1" in html.unescape(client.get("/runs/hostile/live/first").text)
+
+
+async def test_traffic_over_a_long_time_is_counted_together_and_nothing_is_lost(tmp_path):
+    RunFolder.create(tmp_path / "run", CONFIG).close()
+    client = TestClient(application([tmp_path]), base_url="http://127.0.0.1", raise_server_exceptions=False)
+    store = LiveStore(tmp_path / "run" / "live")
+    statuses = ("200", "499", "503")
+    store.add_traffic({Traffic(10_000 + 7 * n, n % 3, "responses", statuses[n % 3]): 1 for n in range(900)})
+    store.close()
+    found = reading.read(tmp_path / "run", 10)
+    assert found.minutes == 53
+    assert len({one.minute for one in found.traffic}) == 119
+    assert found.requests() == (900, 300, 300)
+    assert found.requests(2) == (300, 300, 0)
+    page = shown(client, "/runs/run/live")
+    assert "900 requests, 300 failed, of 300 the client left" in page
+    assert "requests per 53 minutes, by release" in page
+
+
+async def test_a_session_without_a_name_has_a_page(tmp_path):
+    RunFolder.create(tmp_path / "run", CONFIG).close()
+    client = TestClient(application([tmp_path]), base_url="http://127.0.0.1", raise_server_exceptions=False)
+    async with Site(tmp_path / "run" / "live", consent=True) as site:
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hi there"}]}
+        assert (await site.http.post("/v1/chat/completions", json=body)).status_code == 200
+        address = re.findall(r'data-href="(/runs/run/live[^"]*)"', client.get("/runs/run/live").text)
+        assert "Hi there" in shown(client, address[0])
+        assert "Hi there" in client.get("/runs/run/text/live/0/").text
 
 
 async def test_what_is_deleted_is_shown_no_more(tmp_path):
@@ -216,3 +247,30 @@ def test_episodes_of_older_runs_say_that_nothing_is_recorded_and_others_say_noth
     with EpisodeStore(runs / "seed0") as store:
         one = next(store.query(stage="rl", failed=False))
     assert "request behind" not in shown(others, f"/runs/seed0/episodes/{one.id}")
+
+
+@pytest.mark.parametrize("width", [1400, 420])
+def test_a_browser_shows_the_pages_whole_and_takes_no_harm(folder, chromium, program, width):
+    with served(folder) as address:
+        tab = Tab(chromium, address, viewport={"width": width, "height": 900})
+        for path in ("hostile/live", "hostile/live/first?tokens=logprob", f"agents/episodes/{program}", "agents/live"):
+            page = tab.open(f"/runs/{path}")
+            for fold in page.locator("details").all():
+                fold.evaluate("element => { element.open = true; }")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert page.evaluate("window.taken") is None
+        tab.close()
+
+
+def test_the_page_changes_as_the_service_goes_on(tmp_path, chromium):
+    RunFolder.create(tmp_path / "run", CONFIG).close()
+    store = LiveStore(tmp_path / "run" / "live")
+    store.tell("offered", 0, "x")
+    with served(tmp_path) as address:
+        tab = Tab(chromium, address)
+        page = tab.open("/runs/run/live")
+        page.wait_for_selector(".pulse.on")
+        store.tell("failed", 0, "it broke just now")
+        page.wait_for_selector("td:text-is('it broke just now')")
+        tab.close()
+    store.close()
