@@ -4,6 +4,7 @@ import asyncio
 import html
 import re
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from starlette.testclient import TestClient
@@ -38,11 +39,17 @@ raise SystemExit(3)
 """  # fmt: skip
 
 
+def in_a_thread(coroutine):
+    """Runs a coroutine in an event loop of its own, as a browser's may run here."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, coroutine).result()
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("live")
-    asyncio.run(live_run.make(folder / "support"))
-    asyncio.run(live_run.make(folder / "hostile", TEXT, person=TEXT, frozen=False))
+    in_a_thread(live_run.make(folder / "support"))
+    in_a_thread(live_run.make(folder / "hostile", TEXT, person=TEXT, frozen=False))
     RunFolder.create(folder / "agents", CONFIG).close()
     return folder
 
@@ -212,9 +219,9 @@ def test_a_store_that_is_held_by_another_program_is_named(tmp_path):
 def program(folder):
     """The id of an episode that a program played, which rewrites its history and fails."""
     script = replies(said("I look.", "hm", DOOR), said("Seen."), said("Again."))
-    episode, *_ = asyncio.run(played(script, code=REWRITES, last_action="done"))
+    episode, *_ = in_a_thread(played(script, code=REWRITES, last_action="done"))
     assert episode.error is None
-    older, *_ = asyncio.run(played(replies(said("a"), said("b"), said("c")), code=REWRITES, last_action="done"))
+    older, *_ = in_a_thread(played(replies(said("a"), said("b"), said("c")), code=REWRITES, last_action="done"))
     with EpisodeStore(folder / "agents", write=True) as store:
         store.append("rl", 0, [Group(0, episode.task, (episode,))])
         bare = [live_run.without_notes(older)]
@@ -274,3 +281,24 @@ def test_the_page_changes_as_the_service_goes_on(tmp_path, chromium):
         page.wait_for_selector("td:text-is('it broke just now')")
         tab.close()
     store.close()
+
+
+def test_a_release_that_serves_again_keeps_what_it_was_better_than_and_the_gates_numbers_do_without_the_run(tmp_path):
+    RunFolder.create(tmp_path / "run", CONFIG).close()
+    client = TestClient(application([tmp_path]), base_url="http://127.0.0.1", raise_server_exceptions=False)
+    store = LiveStore(tmp_path / "run" / "live")
+    for number, success in enumerate((0.4, 0.6)):
+        panel = {"success": success, "success_low": success - 0.1, "malformed": 0.25, "tokens": 12.0, "part:a": 0.5}
+        store.offer(number, tmp_path / f"rl-{number}@{number}", panel)
+        store.tell("offered", number, f"rl-{number}")
+        store.tell("serving", number, "nothing is tried first (canary_share = 0)")
+    store.tell("rolled back", 1, "feedback -1.000 in 9 sessions")
+    store.tell("serving", 0, "release 1 was rolled back")
+    store.close()
+    table = [row[:8] for row in rows(client, "/runs/run/live", "Releases") if len(row) > 2]
+    assert table == [
+        ["1", "rolled back", "1", "rl-1", "60% (at least 50%)", "+20.0 points than 0", "25%", "12"],
+        ["0", "serving", "0", "rl-0", "40% (at least 30%)", "-", "25%", "12"],
+    ]
+    told = [row[1:] for row in rows(client, "/runs/run/live", "What was decided, and why")]
+    assert told[0] == ["serving", "0", "rl-0", "release 1 was rolled back", "60% (at least 50%)", "40% (at least 30%)"]
