@@ -19,6 +19,7 @@ CAUSE, PLACE, BEFORE, NOW = "new context", "history differs at", "history before
 BODY, SHARES = "request body", "request body shares"
 LONGEST_CLIENT = 200  # characters of a client's name
 LONGEST_BODY = 1 << 18  # characters of a body
+READ_BODY = 2 * LONGEST_BODY  # that are looked through for what is private: where these are cut, nothing is kept
 LEAST_SHARED = 200  # characters; a body that has fewer in common with the earlier one is kept whole
 MEANINGS = {
     Cause.REPEATED: "another reply to the same conversation was asked for",
@@ -37,11 +38,11 @@ class Shared(NamedTuple):
     last: int
 
 
-def cut(body: str) -> str:
-    """Returns a body, without its middle where it is too long to be kept."""
-    if len(body) <= LONGEST_BODY:
+def cut(body: str, most: int = LONGEST_BODY) -> str:
+    """Returns a body, without its middle where it has more than `most` characters."""
+    if len(body) <= most:
         return body
-    half = LONGEST_BODY // 2
+    half = most // 2
     return f"{body[:half]}[{len(body) - 2 * half} characters are not kept]{body[-half:]}"
 
 

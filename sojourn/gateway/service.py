@@ -18,6 +18,7 @@ import uvicorn
 from sojourn.errors import InfrastructureError
 from sojourn.gateway.bodies import Limits
 from sojourn.gateway.offering import Offering
+from sojourn.gateway.request_notes import READ_BODY, cut
 from sojourn.gateway.requests import RequestError
 from sojourn.gateway.server import Gateway
 from sojourn.gateway.session import Session
@@ -95,7 +96,7 @@ class Service:
 
 def without_keys(body: bytes) -> str:
     """Returns the text of a body with all masked that looks like a key."""
-    return masked(body.decode(errors="replace"))
+    return masked(cut(body.decode(errors="replace"), READ_BODY))
 
 
 async def _served(server: QuietServer, sockets: list[socket.socket], folder: str) -> None:

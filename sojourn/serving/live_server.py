@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from sojourn.errors import cause
 from sojourn.gateway.bodies import json_object, read_body
-from sojourn.gateway.request_notes import cut
+from sojourn.gateway.request_notes import READ_BODY, cut
 from sojourn.gateway.requests import Api, ChatRequest, Reply, ReplyStream, RequestError
 from sojourn.gateway.server import CHAT, answering
 from sojourn.gateway.session import Session
@@ -102,7 +102,7 @@ def _without_private(body: bytes) -> str:
 
     def masked(value: Any) -> Any:
         if isinstance(value, str):
-            return _without_personal(mask(cut(value)))
+            return _without_personal(mask(cut(value, READ_BODY)))
         if isinstance(value, Mapping):
             return {masked(name): masked(one) for name, one in value.items()}
         return [masked(one) for one in value] if isinstance(value, list) else value

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from sojourn.gateway.placement import SHOWN
-from sojourn.gateway.request_notes import BEFORE, BODY, LONGEST_BODY, NOW, PLACE, SHARES, body_of, shared
+from sojourn.gateway.request_notes import BEFORE, BODY, LONGEST_BODY, NOW, PLACE, READ_BODY, SHARES, body_of, shared
 from sojourn.gateway.server import Gateway
 from sojourn.gateway.service import without_keys
 from sojourn.gateway.sessions import Sessions
@@ -115,6 +115,21 @@ async def test_a_body_has_bounds():
     kept = site.turns[0].notes[BODY]
     assert LONGEST_BODY < len(kept) < LONGEST_BODY + 100
     assert re.match(r'\{"model": "m".*\[\d+ characters are not kept\].*letter "\}\}$', kept)
+
+
+async def test_no_part_of_a_key_is_kept_where_a_body_is_cut():
+    site = Site()
+    await site.ask([{"role": "user", "content": "Hi"}], metadata={"note": ""})
+    begins, ends = len(site.sent[0]) - len('"}}'), len('"}}')
+    for most in (LONGEST_BODY, READ_BODY):
+        head = "a" * (most // 2 - begins - 10)  # ten letters of the key come before the cut
+        tail = "b" * (most // 2 - ends - 10)
+        for note in (f"{head} {KEY} {'c ' * READ_BODY}", f"{'c ' * READ_BODY} {KEY} {tail}"):
+            await site.ask([{"role": "user", "content": "Hi"}], metadata={"note": note})
+    for number in range(1, 5):
+        whole = str(body_of(site.turns, number))
+        assert KEY[:8] not in whole
+        assert KEY[-8:] not in whole
 
 
 async def test_a_gateway_that_keeps_nothing_keeps_nothing():
