@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 from sojourn.gateway.request_notes import API, BEFORE, BODY, CAUSE, NOW, PLACE, SHARES, body_of, shared
 from sojourn.types import Trajectory, Turn
+from sojourn.view.page import clip
 
 SHORT = 100  # characters of a note that is part of a line
 MAX_CHARACTERS = 6_000  # of a note that are shown on the page itself
+MAX_SIDE = 1_000  # of a side of a difference
 WINDOW = "window_"  # begins the info of turns that a gateway recorded
 OF_CONTEXT = (CAUSE, PLACE, BEFORE, NOW, BODY, SHARES)  # notes that have their own place
 
@@ -52,9 +54,9 @@ def notes_view(trajectory: Trajectory, number: int) -> NotesView | None:
     folds = [_fold(name, text) for name, text in plain.items() if name not in short]
     rewritten = None
     if CAUSE in notes:
-        rewritten = Rewritten(notes[CAUSE], notes.get(PLACE, ""), notes.get(BEFORE, ""), notes.get(NOW, ""))
+        rewritten = Rewritten(*(clip(notes.get(name, ""), MAX_SIDE) for name in (CAUSE, PLACE, BEFORE, NOW)))
     body = [_body(trajectory.turns[number])] if BODY in notes else []
-    line = [f"{name}: {text.strip() or 'not said'}" for name, text in short.items()]
+    line = [f"{clip(name, SHORT)}: {text.strip() or 'not said'}" for name, text in short.items()]
     return NotesView(line, rewritten, [*body, *folds], missing)
 
 
@@ -87,4 +89,4 @@ def _body(turn: Turn) -> Fold:
 
 
 def _fold(name: str, text: str) -> Fold:
-    return Fold(name, text[:MAX_CHARACTERS], max(len(text) - MAX_CHARACTERS, 0))
+    return Fold(clip(name, SHORT), text[:MAX_CHARACTERS], max(len(text) - MAX_CHARACTERS, 0))
