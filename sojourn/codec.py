@@ -91,6 +91,7 @@ class PlainTurn(
     context_messages: tuple[Message, ...] = ()
     tools: tuple[Tool, ...] = ()
     considered: tuple[PlainConsidered, ...] = ()
+    notes: dict[str, str] = {}
 
     def with_arrays(
         self,
@@ -112,6 +113,7 @@ class PlainTurn(
             context_messages=self.context_messages,
             tools=self.tools,
             considered=tuple(map(_considered, self.considered)),
+            notes=self.notes,
         )
 
 
@@ -137,4 +139,5 @@ def turn_to_plain(turn: Turn, allowed: Any) -> dict[str, Any]:
         "recalled": [message_to_plain(message) for message in turn.context_messages],
         "tools": to_plain(turn.tools),
         **({"considered": [_considered_to_plain(one) for one in turn.considered]} if turn.considered else {}),
+        **({"notes": dict(turn.notes)} if turn.notes else {}),
     }

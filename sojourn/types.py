@@ -209,6 +209,7 @@ class Turn:
     `observed` are the messages that are new since the seat's last turn. In a turn that begins a new context, but is not
     the seat's first, `context_messages` are those that the context shows before `observed`: system messages and past
     exchanges. Both are for display. `tools` are those declared in a new context, and `considered` what a search tried.
+    `notes` are texts by name that an agent keeps of the turn, for people who look at it.
     """
 
     parent: int
@@ -223,6 +224,7 @@ class Turn:
     context_messages: tuple[Message, ...] = ()
     tools: tuple[Tool, ...] = ()
     considered: tuple[Considered, ...] = ()
+    notes: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True)

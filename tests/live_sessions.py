@@ -18,7 +18,8 @@ def summary(success: float, tasks: int = 200) -> Summary:
 def turn(text="Hi", parent=-1):
     sample = Sample(np.array([7, 8, 9]), np.array([-0.5, -1.25, 0.0], dtype=np.float32), Versions(3, 4), Stop.END)
     observed = (Message(Role.USER, text),)
-    return Turn(parent, np.array([1, 2]), sample, Message(Role.ASSISTANT, "yes"), observed=observed, info={"a": 1.0})
+    return Turn(parent, np.array([1, 2]), sample, Message(Role.ASSISTANT, "yes"), observed=observed, info={"a": 1.0},
+                notes={"request body": text})  # fmt: skip
 
 
 def kept(store, key, person="", *, turns=1, consent=True, ended=True, release=0):

@@ -7,10 +7,14 @@ from dataclasses import dataclass, field
 
 import httpx
 
+from sojourn.agents.program import Program
 from sojourn.errors import ActionError
-from sojourn.types import Message, Observation, Role, Step, Task, Tool, ToolCall
-from tests.gateway_sessions import LOOK, user
+from sojourn.rollout.limits import Limits
+from sojourn.rollout.runner import Rollout, Runner
+from sojourn.types import Message, Observation, Role, SamplingParams, Step, Task, Tool, ToolCall
+from tests.gateway_sessions import LOOK, OddSampler, renderer, user
 
+PYTHON = "/usr/bin/python3"
 DOOR = ToolCall("look", {"at": "door"})
 LOOP = """
 import json, os, sys, urllib.request
@@ -95,3 +99,14 @@ async def chooses(client):
             if shown.done:
                 return
             messages += [{"role": "assistant", "content": text}, {"role": "user", "content": shown.text}]
+
+
+async def played(script, family=None, *, turns=16, retries=0, max_context=4096, **config):
+    """Plays one episode of the halls by a program, the loop of tool calls unless `code` is another."""
+    code = config.pop("code", LOOP + "run()")
+    given = {"command": (PYTHON, "agent.py"), "files": {"agent.py": code}, "seconds": 60.0, **config}
+    sampler, family = OddSampler(renderer(thinking=True), script), family or Halls()
+    rollout = Rollout(limits=Limits(turns=turns), retries=retries)
+    runner = Runner(rollout, family, Program(**given), sampler.format, sampler, max_context, 0)
+    episode = await runner.play_episode(family.tasks("train")[0], SamplingParams(512, seed=3), "t")
+    return episode, sampler, family

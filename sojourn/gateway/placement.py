@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from sojourn.types import Message, Role, Tool
 
+SHOWN = 300  # characters of each side of a difference
 Key = tuple[str, str]  # of a reply: its text, without white space around it, and its calls as JSON
 
 
@@ -47,6 +48,14 @@ class Recorded:
         return self.messages[-1]
 
 
+class Difference(NamedTuple):
+    """Says at which place a request first differs from the latest conversation, and how both go on from there."""
+
+    place: str
+    before: str = ""
+    now: str = ""
+
+
 class Place(NamedTuple):
     """Says where a request goes on: after the turn `parent`, by the messages `new`; or in a new context (-1), for
     `cause`. `differs` then says where it first differs from the latest conversation."""
@@ -54,7 +63,7 @@ class Place(NamedTuple):
     parent: int
     new: tuple[Message, ...]
     cause: Cause | None = None
-    differs: str = ""
+    differs: Difference | None = None
 
 
 @dataclass
@@ -78,7 +87,7 @@ class Placement:
         if same:
             return Place(_best(messages[last], same).number, tuple(messages[last + 1 :]))
         cause = Cause.TOOLS if fitting else self._cause(messages)
-        return Place(-1, tuple(messages), cause, self._difference(messages) if self.recorded else "")
+        return Place(-1, tuple(messages), cause, self._difference(messages) if self.recorded else None)
 
     def recognised(self, message: Message) -> Recorded | None:
         """Returns the latest turn that said a message of the assistant; None where it is no reply of ours."""
@@ -101,18 +110,18 @@ class Placement:
         begun = [one for one in self.recorded if _same(_opening(one.messages), opening)]
         return Cause.COMPACTED if begun else Cause.SIDE
 
-    def _difference(self, messages: Sequence[Message]) -> str:
-        """Returns where a request first differs from the latest conversation, in a few words."""
+    def _difference(self, messages: Sequence[Message]) -> Difference:
+        """Returns where a request first differs from the latest conversation."""
         latest = self.recorded[-1].messages
         pairs = zip(latest, messages, strict=False)
         at = next((n for n, (before, now) in enumerate(pairs) if not same_message(before, now)), None)
         if at is None:
-            shorter = len(messages) < len(latest)
-            return f"message {len(messages)} of {len(latest)} is the last" if shorter else "the tools"
+            end = f"its end: message {len(messages)} of {len(latest)} is the last"
+            return Difference(end if len(messages) < len(latest) else "the tools")
         before, now = latest[at], messages[at]
         if before.role is not now.role:
-            return f"message {at + 1} is of the {now.role}, before of the {before.role}"
-        return f"message {at + 1} of the {now.role}: {_parting(before.text, now.text)}"
+            return Difference(f"message {at + 1}", f"a message of the {before.role}", f"a message of the {now.role}")
+        return _parting(f"message {at + 1} of the {now.role}", before, now)
 
 
 def same_message(recorded: Message, sent: Message) -> bool:
@@ -177,8 +186,15 @@ def _number(text: str) -> float | str:
     return number if math.isfinite(number) else text
 
 
-def _parting(before: str, now: str) -> str:
-    """Returns the first place where two texts differ, in a few words."""
-    at = next((n for n, (one, other) in enumerate(zip(before, now, strict=False)) if one != other), None)
-    at = min(len(before), len(now)) if at is None else at
-    return f"from character {at + 1} on {now[at : at + 30]!r}, before {before[at : at + 30]!r}"
+def _parting(place: str, before: Message, now: Message) -> Difference:
+    """Returns the first place where two messages of one role differ, in the text or else in what they have besides."""
+    parts = [
+        ("", before.text, now.text),
+        (", its reasoning", before.thought, now.thought),
+        (", its calls", _calls(before), _calls(now)),
+        (", its images", " ".join(before.images), " ".join(now.images)),
+    ]
+    name, old, new = next((part for part in parts if part[1].strip() != part[2].strip()), parts[0])
+    at = next((n for n, (one, other) in enumerate(zip(old, new, strict=False)) if one != other), None)
+    at = min(len(old), len(new)) if at is None else at
+    return Difference(f"{place}{name}, from character {at + 1} on", old[at : at + SHOWN], new[at : at + SHOWN])

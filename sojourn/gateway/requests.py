@@ -26,6 +26,15 @@ class RequestError(SojournError):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Received:
+    """Says how a request came, as far as it may be kept: by which API, from which client, and with which body."""
+
+    api: str
+    client: str
+    body: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class ChatRequest:
     """Holds what a client asks for, whatever its API is: the next message of a conversation.
 
@@ -33,6 +42,7 @@ class ChatRequest:
     client sent none. `choices` are all replies that its response format allows, where these can be listed. `samples`
     is how many replies it wants. `namespaces` maps the names of tools that its API keeps in a namespace to that;
     the names begin with it. `unused` names the fields that were read and change nothing here, to be counted.
+    `received` is None where nothing is to be kept of the request besides its messages.
     """
 
     messages: tuple[Message, ...]
@@ -50,6 +60,7 @@ class ChatRequest:
     usage_in_stream: bool = False
     model: str = ""
     unused: tuple[str, ...] = ()
+    received: Received | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import re
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from starlette.applications import Starlette
@@ -24,7 +24,8 @@ from sojourn.gateway.chat_completions import ChatCompletions
 from sojourn.gateway.exchange import Exchange, Exchanges
 from sojourn.gateway.hosts import LOCAL, KnownHosts
 from sojourn.gateway.messages import Messages
-from sojourn.gateway.requests import Api, ChatRequest, Reply, ReplyStream, RequestError
+from sojourn.gateway.request_notes import LONGEST_CLIENT, cut
+from sojourn.gateway.requests import Api, ChatRequest, Received, Reply, ReplyStream, RequestError
 from sojourn.gateway.responses import Responses
 from sojourn.gateway.session import Session
 from sojourn.gateway.sessions import Sessions
@@ -44,7 +45,8 @@ class Gateway:
     A session is named by the path (`/s/KEY/v1/...`) or, where it has none, by the API key, if that is the key of an
     open session, or by a header that clients send. With `token`, every request needs it as its API key, but for those
     on the path of a session that was opened for them: its key is known to them alone. `models` are the names that the
-    list of models tells; a request may name any. `apis` are the APIs by their paths below `/v1`.
+    list of models tells; a request may name any. `apis` are the APIs by their paths below `/v1`. `clean` makes of a
+    body what may be kept of it with its turn; where there is none, nothing is kept of requests but what turns say.
     """
 
     sessions: Sessions
@@ -52,6 +54,7 @@ class Gateway:
     token: str = ""
     limits: Limits = field(default_factory=Limits)
     apis: Mapping[str, Api] = field(default_factory=lambda: APIS)
+    clean: Callable[[bytes], str] | None = None
     _reading: int = 0
     _sampling: set[asyncio.Task[list[Reply]]] = field(default_factory=set[asyncio.Task[list[Reply]]])
     _exchanges: weakref.WeakKeyDictionary[Session, Exchanges] = field(default_factory=weakref.WeakKeyDictionary)
@@ -127,7 +130,7 @@ class Gateway:
             )  # fmt: skip
         with self._counted():
             body = await read_body(request, self.limits)
-            asked = _asked(api, body)
+            asked = replace(_asked(api, body), received=self._received(request, body))
             retried = request.headers.get("x-stainless-retry-count", "0") not in ("0", "")
             exchange = self.exchanges(session).begin(asked, body, retried=retried)
         self._sampling.add(exchange.task)
@@ -141,6 +144,14 @@ class Gateway:
             if not await request.is_disconnected():
                 exchange.delivered()
         return JSONResponse(dict(api.whole(asked, replies)))
+
+    def _received(self, request: Request, body: bytes) -> Received | None:
+        """Returns what is kept of a request: of its headers, the client's name alone."""
+        if self.clean is None:
+            return None
+        path, client = request.url.path.partition("/v1/")[2], request.headers.get("user-agent", "")
+        name = self.clean(client[:LONGEST_CLIENT].encode(errors="replace"))
+        return Received(api=path.replace("/", " "), client=name, body=cut(self.clean(body)))
 
     @contextmanager
     def _counted(self) -> Iterator[None]:

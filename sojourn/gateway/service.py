@@ -18,11 +18,13 @@ import uvicorn
 from sojourn.errors import InfrastructureError
 from sojourn.gateway.bodies import Limits
 from sojourn.gateway.offering import Offering
+from sojourn.gateway.request_notes import READ_BODY, cut
 from sojourn.gateway.requests import RequestError
 from sojourn.gateway.server import Gateway
 from sojourn.gateway.session import Session
 from sojourn.gateway.sessions import Sessions
 from sojourn.gateway.world_port import WorldPort
+from sojourn.secrets import masked
 
 START_S = 60.0
 IDLE_S = 3600  # for which a client may keep a connection open that it does not use
@@ -71,7 +73,9 @@ class Service:
 
     async def _start(self) -> None:
         limits = Limits()
-        app = Gateway(self.sessions, limits=limits).app(more=Offering(self.port_of, limits).routes())
+        app = Gateway(self.sessions, limits=limits, clean=without_keys).app(
+            more=Offering(self.port_of, limits).routes()
+        )
         config = uvicorn.Config(
             app, log_level="error", access_log=False, lifespan="off", ws="none", timeout_keep_alive=IDLE_S
         )
@@ -88,6 +92,11 @@ class Service:
                     raise InfrastructureError(f"the gateway did not start: {serving.exception()}")
                 await asyncio.sleep(0.005)
         self._serving = serving
+
+
+def without_keys(body: bytes) -> str:
+    """Returns the text of a body with all masked that looks like a key."""
+    return masked(cut(body.decode(errors="replace"), READ_BODY))
 
 
 async def _served(server: QuietServer, sockets: list[socket.socket], folder: str) -> None:

@@ -14,7 +14,8 @@ import numpy as np
 
 from sojourn.abilities import Tell, sample_telling
 from sojourn.errors import ActionError, BudgetError, RenderError, SojournError
-from sojourn.gateway.placement import Cause, Place, Placement, Recorded, plain_id
+from sojourn.gateway import request_notes
+from sojourn.gateway.placement import Cause, Difference, Place, Placement, Recorded, plain_id
 from sojourn.gateway.requests import ChatRequest, Finish, Reply, RequestError
 from sojourn.protocols import AgentContext
 from sojourn.render.choices import tokens_of
@@ -40,6 +41,7 @@ LONGEST_NAME, MOST_COUNTS = 64, 1000  # of what clients send: they may send anyt
 MOST_CHARACTERS = 128  # for each token of a context, which none has on average
 Sampling = Literal["recipe", "client"]
 SETTLE_S = 0.01
+KEPT_BODIES = 4  # with which later ones are compared
 
 
 @dataclass(eq=False)
@@ -60,7 +62,7 @@ class Session:
     turns: list[Turn] = field(default_factory=list[Turn])
     placement: Placement = field(default_factory=Placement)
     counts: Counter[str] = field(default_factory=Counter[str])
-    differences: dict[int, str] = field(default_factory=dict[int, str])  # by turn, where history was rewritten
+    bodies: dict[int, str] = field(default_factory=dict[int, str])  # of requests, by turn: the latest ones
     ending: Ending | None = None  # why no further turn can be taken
     failure: Exception | None = None  # of the engine, for the latest reply
     asked: Counter[str] = field(default_factory=Counter[str])  # how often each prompt was sampled from
@@ -121,6 +123,10 @@ class Session:
         turn = self.turns[number]
         state = turn.state if state is None else state
         self.turns[number] = replace(turn, reward=turn.reward + reward, info={**turn.info, **info}, state=state)
+
+    def note(self, number: int, notes: Mapping[str, str]) -> None:
+        """Adds notes to a turn."""
+        self.turns[number] = replace(self.turns[number], notes={**self.turns[number].notes, **notes})
 
     def turn_of(self, action: Message, call_id: str = "") -> int:
         """Returns the turn that an action carries out: the one with the call of this id, else the latest with such a
@@ -248,14 +254,14 @@ class Session:
         info = {f"window_{cause}": 1.0} if cause and cause is not Cause.FIRST else {}
         if cause:
             self.counts[f"window_{cause}"] += 1
-            self.differences[number] = place.differs or "the chat format rewrites history"
+        notes = {**self._request_notes(request, number, parent), **_context_notes(cause, place)}
         message, told, stop_string = self._told(sample, request, number)
         info |= {"malformed": 1.0} if message is None else {}
         told_before = [at for at, one in enumerate(messages) if one.role is Role.ASSISTANT] if parent < 0 else []
         split = told_before[-1] + 1 if told_before else 0
         turn = Turn(
             parent, new.tokens, sample, message, info=info, observed=place.new if parent >= 0 else messages[split:],
-            context_messages=messages[:split], tools=request.tools if parent < 0 else (),
+            context_messages=messages[:split], tools=request.tools if parent < 0 else (), notes=notes,
         )  # fmt: skip
         self.turns.append(turn)
         self.ending = None  # where the client made room since
@@ -269,6 +275,18 @@ class Session:
         )  # fmt: skip
         self.observe(reply)
         return reply
+
+    def _request_notes(self, request: ChatRequest, number: int, parent: int) -> dict[str, str]:
+        """Returns the notes on a request; its body is kept as what is new since that of the parent turn or, in a new
+        context, of the latest one."""
+        if request.received is None:
+            return {}
+        base = parent if parent in self.bodies else max(self.bodies, default=-1)
+        notes = request_notes.of_request(request.received, request.stream, self.bodies.get(base, ""), base)
+        self.bodies[number] = request.received.body
+        while len(self.bodies) > KEPT_BODIES:
+            del self.bodies[next(iter(self.bodies))]
+        return notes
 
     def _told(self, sample: Sample, request: ChatRequest, number: int) -> tuple[Message | None, Message, str]:
         """Returns the message that was sampled (None where it cannot be read), and what the client is told, with the
@@ -314,6 +332,12 @@ def _readable(request: ChatRequest) -> tuple[Message, ...]:
         replace(message, answers=names[message.answers]) if message.answers in names else message
         for message in messages
     )
+
+
+def _context_notes(cause: Cause | None, place: Place) -> dict[str, str]:
+    if cause is None:
+        return {}
+    return request_notes.of_context(cause, place.differs or Difference("nowhere: the chat format rewrites history"))
 
 
 def _finish(sample: Sample, told: Message, stop_string: str) -> Finish:

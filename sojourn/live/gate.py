@@ -11,6 +11,8 @@ from sojourn.live.store import LiveStore, Release
 from sojourn.record.summary import Summary, TaskStatistics
 
 OFFERED, REFUSED, CANARY, SERVING, ROLLED_BACK = "offered", "refused", "canary", "serving", "rolled back"
+FAILED = "failed"  # of a release: it cannot be opened
+FROZEN, THAWED = "frozen", "thawed"  # of all: nothing changes any more, or again
 FREEZE = "FREEZE"  # a file in the store's folder, while which is there nothing is offered and nothing changes
 PARTS = "part:"  # begins the names of numbers that are those of a world, or a tag, of the panel
 

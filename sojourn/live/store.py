@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -25,6 +25,7 @@ from sojourn.types import IntArray, Turn
 
 FILE = "live.sqlite"
 BUSY_S = 30.0  # for which one process waits while another writes
+READ_S = 2.0  # for which who only reads waits
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS sessions (
     key TEXT PRIMARY KEY, person TEXT NOT NULL, consent INTEGER NOT NULL, release INTEGER NOT NULL,
@@ -39,6 +40,10 @@ CREATE TABLE IF NOT EXISTS feedback (
 );
 CREATE TABLE IF NOT EXISTS releases (
     number INTEGER PRIMARY KEY, step INTEGER NOT NULL, folder TEXT NOT NULL, panel TEXT NOT NULL, at REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS traffic (
+    minute INTEGER NOT NULL, release INTEGER NOT NULL, api TEXT NOT NULL, status TEXT NOT NULL,
+    requests INTEGER NOT NULL, PRIMARY KEY (minute, release, api, status)
 );
 CREATE TABLE IF NOT EXISTS events (at REAL NOT NULL, kind TEXT NOT NULL, release INTEGER, reason TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS waiting ON sessions (ended) WHERE step IS NULL;
@@ -77,6 +82,24 @@ class Event(NamedTuple):
     reason: str
 
 
+class Traffic(NamedTuple):
+    """Names requests that ended in the same minute (since 1970) and in the same way: by the release that answered (-1:
+    it is not known), their API, and their HTTP status (499: the client left)."""
+
+    minute: int
+    release: int
+    api: str
+    status: str
+
+    @property
+    def left(self) -> bool:
+        return self.status == "499"
+
+    @property
+    def failed(self) -> bool:
+        return self.status >= "400" and not self.left
+
+
 class _PlainTurn(codec.PlainTurn):
     context: list[int]
     tokens: list[int]
@@ -91,6 +114,10 @@ class _PlainTurn(codec.PlainTurn):
             np.array(self.logprobs, dtype=np.float32),
             None if allowed is None else tuple(map(_ids, allowed)),
         )
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="backslashreplace")
 
 
 def _ids(ids: list[int] | None) -> IntArray | None:
@@ -117,6 +144,17 @@ class LiveStore:
 
     folder: Path
     _opened: sqlite3.Connection | None = field(default=None, repr=False)
+
+    @classmethod
+    def to_read(cls, folder: Path) -> LiveStore:
+        """Returns a store that writes nothing; raises RecordError where there is none that can be read."""
+        path = folder / FILE
+        try:
+            database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=READ_S)
+        except sqlite3.Error as error:
+            raise RecordError(f"{path} cannot be opened ({error}): expected the store of a service") from error
+        database.text_factory = _text
+        return cls(folder, database)
 
     @property
     def path(self) -> Path:
@@ -312,6 +350,19 @@ class LiveStore:
         return [Event(*row) for row in rows]
 
     # -- what is shown
+
+    def add_traffic(self, requests: Mapping[Traffic, int]) -> None:
+        """Counts requests that have ended."""
+        with self._writing() as database:
+            database.executemany(
+                "INSERT INTO traffic VALUES (?, ?, ?, ?, ?) "
+                "ON CONFLICT DO UPDATE SET requests = requests + excluded.requests",
+                [(*one, count) for one, count in requests.items()],
+            )
+
+    def rows(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """Returns what a statement reads."""
+        return self._database.execute(statement, values).fetchall()
 
     def session(self, key: str) -> LiveSession | None:
         found = self._sessions("key = ?", (key,))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from sojourn.gateway.session import Session
 from sojourn.gateway.sessions import Sessions
+from sojourn.serving.watched import tell_session
 
 MOST_TURNS = 1_000  # of one session, in which each request looks for what it goes on from
 
@@ -29,6 +30,7 @@ class BoundedSessions(Sessions):
         return len(self._open)
 
     def get(self, key: str) -> Session:
+        tell_session(key)
         if (known := self._open.get(key)) is not None and len(known.turns) > self.session_turns:
             self._forget(key)
         session = super().get(key)

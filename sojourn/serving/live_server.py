@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -17,13 +19,15 @@ from starlette.routing import Route
 
 from sojourn.errors import cause
 from sojourn.gateway.bodies import json_object, read_body
+from sojourn.gateway.request_notes import READ_BODY, cut
 from sojourn.gateway.requests import Api, ChatRequest, Reply, ReplyStream, RequestError
 from sojourn.gateway.server import CHAT, answering
 from sojourn.gateway.session import Session
-from sojourn.live.store import LiveStore
+from sojourn.live.store import LiveStore, Traffic
 from sojourn.secrets import masker
 from sojourn.serving.served_releases import ServedReleases
 from sojourn.serving.server import Address, Server, Service, say
+from sojourn.serving.watched import Seen
 from sojourn.types import Message
 
 POLL_S = 1.0
@@ -82,10 +86,35 @@ class MaskedApi:
 
 
 def _masked(message: Message, mask: Callable[[str], str]) -> Message:
-    text = mask(message.text)
+    return replace(message, text=_without_personal(mask(message.text)))
+
+
+def _without_personal(text: str) -> str:
     for pattern, name in PERSONAL:
         text = pattern.sub(name, text)
-    return replace(message, text=text)
+    return text
+
+
+def _without_private(body: bytes) -> str:
+    """Returns a body as JSON in which every text is masked, as an escaped letter could hide what is private; one that
+    is no JSON, as a text that is masked."""
+    mask = masker()
+
+    def masked(value: Any) -> Any:
+        if isinstance(value, str):
+            return _without_personal(mask(cut(value, READ_BODY)))
+        if isinstance(value, Mapping):
+            return {masked(name): masked(one) for name, one in value.items()}
+        return [masked(one) for one in value] if isinstance(value, list) else value
+
+    try:
+        return json.dumps(masked(json.loads(body)), ensure_ascii=False)
+    except ValueError:
+        return masked(_as_text(body))
+
+
+def _as_text(body: bytes) -> str:
+    return body.decode(errors="replace")
 
 
 class LiveServer(Server):
@@ -97,11 +126,26 @@ class LiveServer(Server):
         assert releases.serving is not None
         self.releases, self.store, self.keeping = releases, store, keeping
         self.people: dict[str, Guest] = {}  # by session
+        self.traffic: Counter[Traffic] = Counter()  # which the store has not counted yet
         super().__init__(releases.opened[releases.serving], service, address)
+        self.app.ended = self._ended
 
     def apis(self) -> Mapping[str, Api]:
         found = super().apis()
         return {path: MaskedApi(api) for path, api in found.items()} if self.keeping.mask else found
+
+    def _ended(self, seen: Seen) -> None:
+        guest = self.people.get(seen.session)
+        release = -1 if guest is None else guest.release
+        self.traffic[Traffic(int(time.time() // 60), release, seen.api, str(seen.status))] += 1
+
+    def _count_traffic(self) -> None:
+        if self.traffic:
+            self.store.add_traffic(self.traffic)
+            self.traffic.clear()
+
+    def clean(self) -> Callable[[bytes], str]:
+        return _without_private if self.keeping.mask else _as_text
 
     def new_session(self, key: str) -> Session:
         number, again = self.releases.choose(key), self.store.session(key) is not None
@@ -212,6 +256,7 @@ class LiveServer(Server):
             watching.cancel()
             await asyncio.wait({watching})
             await self.releases.close()
+            self._count_traffic()
 
     def _gone(self) -> list[str]:
         """Returns the sessions of which the server remembers nothing any more, or in which nothing is asked."""
@@ -222,6 +267,7 @@ class LiveServer(Server):
         """Ends what is idle, removes what is old, and tries and changes releases."""
         for key in {*self.store.end_idle(self.keeping.idle_s), *self._gone()}:
             self._close(key)
+        self._count_traffic()
         if self.keeping.days:
             self.store.expire(self.keeping.days * 86_400)
         await self.releases.poll({guest.release for guest in self.people.values()})

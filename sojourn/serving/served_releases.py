@@ -9,11 +9,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from sojourn.errors import SojournError
-from sojourn.live.gate import CANARY, FREEZE, ROLLED_BACK, SERVING, Gate, serving
+from sojourn.live.gate import CANARY, FAILED, FREEZE, FROZEN, ROLLED_BACK, SERVING, THAWED, Gate, serving
 from sojourn.live.store import LiveStore, Release
 from sojourn.serving.opening import Served
-
-FAILED = "failed"  # of a release: it cannot be opened
 
 
 @dataclass
@@ -31,6 +29,7 @@ class ServedReleases:
     tried: int | None = None
     previous: int | None = None  # which served before, while the one that serves is watched
     _seen: set[int] = field(default_factory=set[int])  # that were opened, or could not be
+    _frozen: bool = False
 
     def choose(self, key: str) -> int:
         """Returns the number of the release that answers a session; it follows from the session's key."""
@@ -46,6 +45,7 @@ class ServedReleases:
         if release is None:
             return False
         self._seen = {e.release for e in events if e.kind in (SERVING, ROLLED_BACK, FAILED) and e.release is not None}
+        self._frozen = [e.kind for e in events if e.kind in (FROZEN, THAWED)][-1:] == [FROZEN]
         await self._open(release)
         self.serving = release.number
         if not any(event.kind == SERVING for event in events):
@@ -54,7 +54,7 @@ class ServedReleases:
 
     async def poll(self, used: Collection[int] = ()) -> None:
         """Tries what is offered, decides on what is tried or watched, and closes what no session uses."""
-        if (self.store.folder / FREEZE).exists():
+        if self._is_frozen():
             return
         if self.tried is not None:
             self._decide(self.tried)
@@ -64,6 +64,15 @@ class ServedReleases:
             await self._try_newest()
         for number in self.opened.keys() - {self.serving, self.tried, self.previous, *used}:
             await self.opened.pop(number).engine.close()
+
+    def _is_frozen(self) -> bool:
+        """Returns whether nothing may change; when that begins and when it ends is written down."""
+        frozen = (self.store.folder / FREEZE).exists()
+        if frozen != self._frozen:
+            reason = f"the file {FREEZE} is there" if frozen else f"the file {FREEZE} was removed"
+            self.store.tell(FROZEN if frozen else THAWED, self.serving, reason)
+            self._frozen = frozen
+        return frozen
 
     async def _try_newest(self) -> None:
         """Begins to try the newest release that was not seen; those before it are left out."""

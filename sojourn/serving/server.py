@@ -112,7 +112,7 @@ class Server:
         self.sessions = BoundedSessions(self.new_session, most=service.sessions, turns=service.turns)
         self.gateway = Gateway(
             self.sessions, models=service.names, token=address.token, limits=service.limits,
-            apis=self.apis(),
+            apis=self.apis(), clean=self.clean(),
         )  # fmt: skip
         routes = [Route("/health", self._health), Route("/metrics", self._metrics), *self.routes()]
         hosts = LOCAL if address.local else ["*"]
@@ -132,6 +132,10 @@ class Server:
     def apis(self) -> Mapping[str, Api]:
         """Returns the APIs by which the model is asked."""
         return measured_apis(self.measures)
+
+    def clean(self) -> Callable[[bytes], str] | None:
+        """Returns what makes of a request's body what is kept of it, None where nothing is."""
+        return None
 
     def routes(self) -> list[Route]:
         """Returns further paths of the server."""

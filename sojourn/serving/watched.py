@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -22,27 +22,35 @@ CLIENT_LEFT = 499  # as other servers count it
 
 @dataclass
 class Seen:
-    """Holds what is known of a request while it is answered: its API, when it came, and how it ends."""
+    """Holds what is known of a request while it is answered: its API, when it came, its session, and how it ends."""
 
     api: str
     begun: float
     status: int = CLIENT_LEFT
     told: bool = False  # whether a piece of its reply was sent
+    session: str = ""
 
 
 _seen: ContextVar[Seen | None] = ContextVar("seen", default=None)
 
 
+def tell_session(key: str) -> None:
+    """Says which session the request that is answered now belongs to."""
+    if (seen := _seen.get()) is not None:
+        seen.session = key
+
+
 @dataclass
 class Watched:
     """Wraps the application of a gateway. While `ending`, requests for replies are told to come again after `again_s`
-    seconds."""
+    seconds. `ended` is told of each request that has ended."""
 
     app: ASGIApp
     measures: Measures
     again_s: int = 5
     ending: bool = False
     running: int = 0
+    ended: Callable[[Seen], None] = lambda seen: None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = PATH.fullmatch(scope["path"]) if scope["type"] == "http" else None
@@ -62,6 +70,7 @@ class Watched:
         finally:
             self._count(-1)
             _seen.reset(token)
+            self.ended(seen)
             self.measures.requests.add(seen.api, str(seen.status))
             self.measures.seconds.observe(time.perf_counter() - seen.begun, seen.api)
 

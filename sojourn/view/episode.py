@@ -19,6 +19,7 @@ from sojourn.terminal.episode import SeatRecord, TurnRecord, seats, turn_facts, 
 from sojourn.types import Message
 from sojourn.view.branches import branch_svg
 from sojourn.view.images import Image, click_position
+from sojourn.view.notes import NotesView, notes_view
 from sojourn.view.tokens import Token, Tokens, prompt_tokens, sampled_tokens
 
 MAX_CHARACTERS = 6_000  # of a text that are shown on the page itself
@@ -63,6 +64,7 @@ class TurnView:
     anchor: str  # "SEAT.TURN", which names the turn in addresses
     click: tuple[float, float] | None  # pixels at which its action pointed
     considered: Sequence[ConsideredView]
+    notes: NotesView | None
 
 
 class ConsideredView(NamedTuple):
@@ -121,6 +123,7 @@ class EpisodeView:
                 ConsideredView(line.depth, one_line(line.considered.text, 200), worth(line.considered), line.taken)
                 for line in considered_lines(turn)
             ],
+            notes=notes_view(played.seat.trajectory, played.turn_index),
         )
 
     def _tokens(self, played: TurnRecord) -> Tokens:

@@ -117,12 +117,12 @@ def render(
     return HTMLResponse(text.encode(errors="backslashreplace"), status_code)
 
 
-def with_fingerprint(page: Callable[[Request], Response]) -> Callable[[Request], Response]:
-    """Wraps a page so that it carries the run's fingerprint from before it was read: `/events` reports later
-    changes."""
+def with_fingerprint(page: Callable[[Request], Response], live: bool = False) -> Callable[[Request], Response]:
+    """Wraps a page so that it carries the run's fingerprint from before it was read: `/events` reports later changes,
+    those of a `live` service included where the page shows them."""
 
     def fingerprinted(request: Request) -> Response:
-        request.scope[FINGERPRINT] = run_cache(request).fingerprint(request.path_params.get("run"))
+        request.scope[FINGERPRINT] = run_cache(request).fingerprint(request.path_params.get("run"), live)
         return page(request)
 
     return fingerprinted

@@ -21,6 +21,7 @@ INDEX_FILES = ("episodes.sqlite", "episodes.sqlite-wal", "tokens")
 WATCHED_FILES = (
     "metrics.jsonl", "evaluations.json", "episodes.sqlite", "episodes.sqlite-wal", "failure.json", "lock", PARTS,
 )  # fmt: skip
+LIVE_FILES = ("live/live.sqlite", "live/live.sqlite-wal", "live/FREEZE")
 Stamps = tuple[tuple[int, int], ...]
 
 
@@ -126,9 +127,12 @@ class RunCache:
             else:
                 store.close()
 
-    def fingerprint(self, key: str | None) -> str:
-        """Returns a hash that changes when the run of this key (or any run, for None) starts, goes on or ends."""
-        stamps = {name: (file_stamps(path), locked(path)) for name, path in self.paths().items() if key in (None, name)}
+    def fingerprint(self, key: str | None, live: bool = False) -> str:
+        """Returns a hash that changes when the run of this key (or any run, for None) starts, goes on or ends, and with
+        `live` when anything changes in the store of its service."""
+        names = WATCHED_FILES + (LIVE_FILES if live else ())
+        paths = {name: path for name, path in self.paths().items() if key in (None, name)}
+        stamps = {name: (file_stamps(path, names), locked(path)) for name, path in paths.items()}
         return f"{zlib.crc32(repr(stamps).encode()):08x}"
 
 

@@ -30,7 +30,20 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sojourn.errors import ConfigError, RecordError, SojournError
 from sojourn.view import page
-from sojourn.view.pages import diff, episode, evaluation_changes, files, find, group, parts, rerun, run, runs, step
+from sojourn.view.pages import (
+    diff,
+    episode,
+    evaluation_changes,
+    files,
+    find,
+    group,
+    live,
+    parts,
+    rerun,
+    run,
+    runs,
+    step,
+)
 from sojourn.view.reruns import Reruns
 from sojourn.view.run_cache import RunCache
 
@@ -80,6 +93,8 @@ def application(
         Route("/events", events),
         Route("/runs/{run}", page.with_fingerprint(run.index)),
         Route("/runs/{run}/parts", page.with_fingerprint(parts.index)),
+        Route("/runs/{run}/live", page.with_fingerprint(live.index, live=True)),
+        Route("/runs/{run}/live/{session:path}", page.with_fingerprint(live.session, live=True)),
         Route("/runs/{run}/find", page.with_fingerprint(find.index)),
         Route("/runs/{run}/changes", page.with_fingerprint(evaluation_changes.index)),
         Route("/runs/{run}/steps/{stage:path}/{step:number}", page.with_fingerprint(step.index)),
@@ -87,6 +102,8 @@ def application(
         Route("/runs/{run}/episodes/{episode:path}", episode.index),
         Route("/runs/{run}/json/{episode:path}", files.as_json),
         Route("/runs/{run}/export/{format}/{episode:path}", files.export_episode),
+        Route("/runs/{run}/text/live/{turn:number}/{session:path}", live.text),
+        Route("/runs/{run}/text/notes/{turn}/{episode:path}", files.notes),
         Route("/runs/{run}/text/{seat:number}/{turn:number}/{message:number}/{episode:path}", files.text),
         Route("/runs/{run}/blobs/{digest}", files.blob),
         Route("/rerun", rerun.start, methods=["POST"]),
@@ -164,12 +181,13 @@ async def events(request: Request) -> StreamingResponse:
     """Sends a server-sent event whenever the run (or any run, if none is named) differs from the page's fingerprint."""
     cache: RunCache = request.app.state.run_cache
     key, before = request.query_params.get("run") or None, request.query_params.get("fingerprint", "")
+    live = request.query_params.get("live") == "store"
 
     async def changes() -> AsyncIterator[bytes]:
         seen, quiet_s = before, 0.0
         yield b"retry: 1000\n\n"
         while not request.app.state.ending():
-            now = await asyncio.to_thread(cache.fingerprint, key)
+            now = await asyncio.to_thread(cache.fingerprint, key, live)
             if now != seen:
                 seen, quiet_s = now, 0.0
                 yield b"data: changed\n\n"

@@ -10,30 +10,16 @@ import pytest
 
 from sojourn.agents.program import Program
 from sojourn.errors import ConfigError, InfrastructureError
-from sojourn.rollout.limits import Limits
-from sojourn.rollout.runner import Rollout, Runner
-from sojourn.types import Ending, SamplingParams, ToolCall
-from tests.gateway_sessions import OddSampler, renderer, replies, said
-from tests.program_worlds import DOOR, LOOP, Halls
+from sojourn.types import Ending, ToolCall
+from tests.gateway_sessions import replies, said
+from tests.program_worlds import DOOR, LOOP, played
 
-PYTHON = "/usr/bin/python3"
 LEFT = ToolCall("look", {"at": "left"})
 ASK = """
 messages = [{"role": "user", "content": "Hi"}]
 asked(os.environ["OPENAI_BASE_URL"] + "/chat/completions", {"model": "m", "messages": messages})
 """
 SAY_DONE = "mcp('tools/call', name='say', arguments={'text': 'done'})\n"
-
-
-async def played(script, family=None, *, turns=16, retries=0, max_context=4096, **config):
-    """Plays one episode of the halls by a program, the loop of tool calls unless `code` is another."""
-    code = config.pop("code", LOOP + "run()")
-    given = {"command": (PYTHON, "agent.py"), "files": {"agent.py": code}, "seconds": 60.0, **config}
-    sampler, family = OddSampler(renderer(thinking=True), script), family or Halls()
-    rollout = Rollout(limits=Limits(turns=turns), retries=retries)
-    runner = Runner(rollout, family, Program(**given), sampler.format, sampler, max_context, 0)
-    episode = await runner.play_episode(family.tasks("train")[0], SamplingParams(512, seed=3), "t")
-    return episode, sampler, family
 
 
 def exact(trajectory, sampler):

@@ -124,7 +124,10 @@ async def test_causes_of_new_contexts_are_told_apart():
         first, lambda s: asked(SYSTEM, user("Do it!"), s.placement.recorded[0].reply, user("On."))
     )
     assert kinds == ["first", "rewritten"]
-    assert one.differences[1] == "message 2 of the user: from character 6 on '!', before '.'"
+    assert one.turns[1].notes == {
+        "new context": "rewritten: what came before our last reply was changed",
+        "history differs at": "message 2 of the user, from character 6 on", "history before": ".", "history now": "!",
+    }  # fmt: skip
     kinds, one = await causes(first, asked(SYSTEM, user("Do it."), user("What was done: all."), tools=[LOOK]))
     assert kinds == ["first", "compacted"]
     kinds, one = await causes(first, asked(Message(Role.SYSTEM, "Write a title."), user("Do it.")))

@@ -58,6 +58,8 @@ def test_each_step_trains_on_the_next_sessions_and_offers_what_passes(tmp_path, 
     with EpisodeStore(tmp_path / "run") as store:
         groups = list(store.groups("rl"))
         assert [group.episodes[0].id for group in groups] == ["live-s0", "live-s1", "live-s2", "live-s3"]
+        bodies = [[t.notes["request body"] for t in group.episodes[0].trajectories[0].turns] for group in groups]
+        assert bodies == [[f"s{number}-0", f"s{number}-1"] for number in range(4)]
         assert [turn.reward for turn in groups[1].trajectories[0].turns] == [0.0, 1.0]
         assert groups[0].origin == "live"
     assert "before may serve, as release 0" in done

@@ -2,54 +2,9 @@
 
 import asyncio
 
-import httpx
 import pytest
 
-from sojourn.gateway.bodies import Limits
-from sojourn.live.gate import OFFERED, Gate
-from sojourn.live.store import LiveStore
-from sojourn.serving.live_server import Keeping, LiveServer
-from sojourn.serving.opening import Served
-from sojourn.serving.served_releases import ServedReleases
-from sojourn.serving.server import Address, Service
-from sojourn.types import SamplingParams
-from tests.gateway_sessions import OddSampler, renderer, said
-
-PANEL = {"success": 1.0, "success_low": 1.0, "malformed": 0.0, "tokens": 1.0}
-HELLO = [{"role": "user", "content": "Hi"}]
-
-
-class Site:
-    """A server over a sampler that says how many words it was asked."""
-
-    def __init__(self, folder, *, script=lambda prompt: said("Well."), token="", **keeping):
-        self.store = LiveStore(folder)
-        number = self.store.offer(0, folder / "weights", PANEL)
-        self.store.tell(OFFERED, number, "before")
-        self.sampler = OddSampler(renderer(), script)
-        served = Served(engine=self.sampler, renderer=self.sampler.format, max_context=4096)
-        self.releases = ServedReleases(Gate(), self.store, lambda release: served)
-        self.keeping, self.token = Keeping(**keeping), token
-
-    async def __aenter__(self):
-        await self.releases.begin()
-        service = Service(names=("m",), params=SamplingParams(64), limits=Limits(body_bytes=10_000), seed=0)
-        self.server = LiveServer(self.releases, self.store, self.keeping, service, Address(token=self.token))
-        transport = httpx.ASGITransport(self.server.app)
-        self.http = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1")
-        return self
-
-    async def __aexit__(self, *_):
-        await self.http.aclose()
-        self.store.close()
-
-    async def ask(self, key="a", messages=HELLO):
-        answer = await self.http.post(f"/s/{key}/v1/chat/completions", json={"model": "m", "messages": messages})
-        assert answer.status_code == 200, answer.text
-        return answer.json()["choices"][0]["message"]
-
-    async def post(self, path, **body):
-        return await self.http.post(path, json=body)
+from tests.live_site import HELLO, Site
 
 
 async def test_what_is_kept_is_what_was_sampled(tmp_path):
@@ -218,3 +173,43 @@ async def test_pages_of_other_sites_change_nothing(tmp_path):
             assert (await site.http.request(method, path, json={"value": 1}, headers=page)).status_code == 403
         assert site.store.session("a").ended is None
         assert site.store.feedback("a") == []
+
+
+async def test_the_requests_behind_turns_are_kept_without_what_is_private(tmp_path):
+    text = "I am jo@example.org, +49 30 1234567, card 4111 1111 1111 1111."
+    name = '"jo\\u0040example.org"'
+    escaped = f'{{"model": "m", "messages": [{{"role": "user", "content": {name}}}], "user": {name}}}'
+    async with Site(tmp_path, consent=True) as site:
+        await site.ask(messages=[{"role": "user", "content": text}])
+        answer = await site.http.post(
+            "/s/a/v1/chat/completions", content=escaped, headers={"User-Agent": "jo@example.org"}
+        )
+        assert answer.status_code == 200
+        first, second = site.store.turns("a")
+        assert "I am <email>, <phone>, card <card>." in first.notes["request body"]
+        assert second.notes["client"] == "<email>"
+        assert second.notes["request body"].count("<email>") == 2
+        assert second.notes["new context"].startswith("side")
+        for path in tmp_path.iterdir():
+            assert b"example.org" not in path.read_bytes()
+        await site.http.delete("/s/a")
+        for path in tmp_path.iterdir():
+            assert b"<email>" not in path.read_bytes()
+    async with Site(tmp_path / "open", consent=True, mask=False) as site:
+        await site.ask(messages=[{"role": "user", "content": text}])
+        assert text in site.store.turns("a")[0].notes["request body"]
+
+
+async def test_requests_are_counted_by_release_and_by_how_they_ended(tmp_path):
+    async with Site(tmp_path, consent=True) as site:
+        for _ in range(3):
+            await site.ask()
+        await site.http.post("/s/b/v1/messages", json={"model": "m", "messages": []})
+        await site.http.post("/s/b/v1/chat/completions", content="no JSON")
+        await site.post("/s/a/feedback", value=1)
+        await site.server.look()
+        await site.ask()
+        await site.server.look()
+        await site.server.look()
+        rows = site.store.rows("SELECT release, api, status, SUM(requests) FROM traffic GROUP BY 1, 2, 3 ORDER BY 2, 3")
+    assert rows == [(0, "chat/completions", "200", 4), (0, "chat/completions", "400", 1), (0, "messages", "400", 1)]

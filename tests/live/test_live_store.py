@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sojourn.errors import RecordError
-from sojourn.live.store import LiveStore
+from sojourn.live.store import LiveStore, Traffic
 from sojourn.types import Versions
 from tests.live_sessions import kept, turn
 
@@ -129,3 +129,28 @@ def test_nothing_is_half_written(store):
     assert [one.key for one in store.sessions()] == ["a"]
     with pytest.raises(RecordError, match="cannot be written"), store._writing():
         raise sqlite3.OperationalError("disk is full")
+
+
+def test_a_store_that_is_only_read_changes_nothing_and_says_what_is_wrong(store):
+    kept(store, "a")
+    store.add_traffic({Traffic(7, 0, "messages", "200"): 2})
+    store.add_traffic({Traffic(7, 0, "messages", "200"): 1, Traffic(8, -1, "messages", "503"): 1})
+    reader = LiveStore.to_read(store.folder)
+    assert [one.key for one in reader.sessions()] == ["a"]
+    assert reader.rows("SELECT * FROM traffic") == [(7, 0, "messages", "200", 3), (8, -1, "messages", "503", 1)]
+    with pytest.raises(RecordError, match="cannot be written"):
+        reader.end("a")
+    reader.close()
+    with pytest.raises(RecordError, match="expected the store of a service"):
+        LiveStore.to_read(store.folder / "nothing")
+    assert not (store.folder / "nothing").exists()
+
+
+def test_notes_of_turns_are_kept_and_deleted_with_them(store):
+    noted = replace(turn(), notes={"request body": "<b>\ud800 0123456789abcdef"})
+    store.open("a", "a", 0, consent=True)
+    store.add_turn("a", 0, noted)
+    assert store.turns("a")[0].notes == noted.notes
+    assert store.forget(key="a") == ["a"]
+    for path in store.folder.iterdir():
+        assert b"0123456789abcdef" not in path.read_bytes()

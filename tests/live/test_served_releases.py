@@ -132,11 +132,16 @@ async def test_nothing_changes_while_it_is_frozen_and_a_damaged_release_is_left_
     await releases.begin()
     offer(store, "broken")
     (tmp_path / FREEZE).touch()
-    await releases.poll()
-    assert kinds(store) == [("serving", 0)]
+    for _ in range(2):
+        await releases.poll()
+        assert kinds(store) == [("serving", 0), ("frozen", 0)]
+    again, _, _ = released(tmp_path)  # the service starts again
+    await again.begin()
+    await again.poll()
+    assert kinds(store) == [("serving", 0), ("frozen", 0)]
     (tmp_path / FREEZE).unlink()
     await releases.poll()
-    assert kinds(store) == [("serving", 0), ("failed", 1)]
+    assert kinds(store) == [("serving", 0), ("frozen", 0), ("thawed", 0), ("failed", 1)]
     assert "its weights are damaged" in store.events()[-1].reason
     assert releases.serving == 0
     await releases.close()

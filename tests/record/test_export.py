@@ -62,8 +62,9 @@ def hostile(run: Path) -> Path:
         tools = (Tool(HOSTILE, HOSTILE, {"type": HOSTILE}),)
         info = {HOSTILE: float("nan"), "success": 1.0}
         turn = replace(
-            first, message=said, observed=shown, state=HOSTILE, info=info, tools=tools, context_messages=shown
-        )
+            first, message=said, observed=shown, state=HOSTILE, info=info, tools=tools, context_messages=shown,
+            notes={HOSTILE: HOSTILE, "empty": ""},
+        )  # fmt: skip
         return replace(trajectory, turns=(turn, *rest))
 
     with EpisodeStore(run) as store:
@@ -159,6 +160,25 @@ def test_parquet_holds_advantages_and_scores_as_columns(runs: dict[str, Path], t
     assert row["advantages"] == record.credits[0].tokens[-1].tolist()
     assert row["score"] == float(record.scores[0].turns[-1])
     assert (row["success"], row["ending"], row["env"], row["turn"]) == (True, "done", "toy", len(trajectory.turns) - 1)
+
+
+@pytest.mark.parametrize("format", ["chat", "adp", "parquet"])
+def test_notes_of_turns_go_with_their_episode_where_tokens_do(runs: dict[str, Path], tmp_path: Path, format: str):
+    pytest.importorskip("pyarrow")
+    run = tmp_path / "run"
+    [group, *_] = groups_of(runs["sampled"])
+    [episode, *_] = group.episodes
+    [trajectory] = episode.trajectories
+    turns = [replace(turn, notes={"client": f"agent {n}\n"}) for n, turn in enumerate(trajectory.turns)]
+    noted = replace(episode, trajectories=(replace(trajectory, turns=(*turns[:-1], trajectory.turns[-1])),))
+    with RunFolder.create(run, (runs["sampled"] / "config.toml").read_text()), EpisodeStore(run, write=True) as store:
+        store.append("rl", 0, [replace(group, episodes=(noted,))])
+    path = written(run, format, tmp_path / "out", **({"tokens": True} if format != "parquet" else {}))
+    [back] = read(path)
+    found = [dict(turn.notes) for turn in back.episodes[0].trajectories[0].turns]
+    assert found == [*[dict(turn.notes) for turn in turns[:-1]], {}]
+    if format == "chat":
+        assert "agent 0" not in written(run, format, tmp_path / "plain").read_text()
 
 
 def test_chat_lines_are_what_the_model_saw_in_each_context(runs: dict[str, Path], tmp_path: Path):

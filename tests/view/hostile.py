@@ -75,10 +75,24 @@ def _trajectory(number: int, line: str) -> Trajectory:
         Message(Role.USER, TEXT, images=("../x",)),
     ]
     turns = [
-        Turn(at - 1, np.arange(4), sample([5, 2**40, -3]), message, info={"<b>": 1.0}, observed=(observations[at],))
+        Turn(
+            at - 1,
+            np.arange(4),
+            sample([5, 2**40, -3]),
+            message,
+            info={"<b>": 1.0},
+            observed=(observations[at],),
+            notes={TEXT: TEXT, line: "x", "long": line, **_request(at, line)},
+        )
         for at, message in enumerate(messages)
     ]
     return Trajectory(TEXT, (*turns, Turn(2, np.arange(2), sample([1]), None)), Ending.DONE)
+
+
+def _request(at: int, line: str) -> dict[str, str]:
+    """Returns notes as a gateway writes them, and as it never would."""
+    context = {"new context": TEXT, "history differs at": line, "history before": line, "history now": TEXT}
+    return {"API": TEXT, "request body": line, "request body shares": f"{at} 99999999 {2**30}", **context}
 
 
 def _score(trajectory: Trajectory) -> Score:

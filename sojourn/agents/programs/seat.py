@@ -14,9 +14,11 @@ from sojourn.gateway.service import running_service
 from sojourn.gateway.session import Session
 from sojourn.gateway.world_port import Action, WorldPort
 from sojourn.protocols import AgentContext
+from sojourn.secrets import masked
 from sojourn.types import Ending, Message, Observation, Role, Trajectory
 
 SHOWN = 400  # characters of a program's errors in a message
+PRINTED = 1 << 14  # characters of the end of each output that are kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +118,8 @@ class ProgramSeat:
         if any(pending):
             session.add_reward(0, *pending)
             self.pending_reward, self.pending_info = 0.0, {}
+        if self.running is not None:
+            session.note(len(session.turns) - 1, _outcome(self.running.task))
         return session.trajectory(ending)
 
     async def close(self) -> None:
@@ -154,6 +158,18 @@ class ProgramSeat:
         said = next((turn.message.text for turn in reversed(session.turns) if turn.message is not None), "")
         last = running.site.job.filled(self.bounds.last_action, reply=said.strip(), output=ended.output.strip())
         return Message(Role.ASSISTANT, last)
+
+
+def _outcome(task: asyncio.Task[Exit]) -> dict[str, str]:
+    """Returns the notes on how a program ended, and what it printed last."""
+    if not task.done():
+        return {"program": "it ran on until the episode ended, and was ended then"}
+    if task.cancelled() or task.exception() is not None:
+        return {}
+    ended = task.result()
+    outputs = {"program's output": ended.output, "program's errors": ended.errors}
+    printed = {name: masked(text[-PRINTED:]) for name, text in outputs.items() if text.strip()}
+    return {"program": f"it ended by itself, with exit code {ended.code}", **printed}
 
 
 async def _run(run: Run, site: Site) -> Exit:

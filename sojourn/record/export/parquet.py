@@ -28,7 +28,7 @@ UNIT = "row"
 SUFFIX = ".parquet"  # of the names of its files
 ROWS = 2000  # of a row group, which is in memory at once
 OWN_COLUMNS = frozenset({"said_json", "task_json", "logprobs"})  # columns that no program but this one writes
-LATER_COLUMNS = ("origin", "reused_in")  # which an older Sojourn did not write
+LATER_COLUMNS = ("origin", "reused_in", "notes_json")  # which an older Sojourn did not write
 JSON = ("said", "shown", "recalled", "tools", "info", "state")  # of a turn
 
 
@@ -53,7 +53,7 @@ def schema() -> Any:
         "context": pa.list_(whole), "tokens": pa.list_(whole), "logprobs": pa.list_(pa.float32()),
         "oldest_version": whole, "newest_version": whole, "stop": text, "temperature": real,
         "allowed": pa.list_(pa.list_(whole)), "reward": real, "images": pa.list_(text),
-        **{f"{name}_json": text for name in JSON},
+        **{f"{name}_json": text for name in JSON}, "notes_json": text,
         "score": pa.float32(), "parts_json": text, "advantages": pa.list_(pa.float32()),
     }  # fmt: skip
     return pa.schema(list(columns.items()))
@@ -112,6 +112,7 @@ def _turn(trajectory: Trajectory, number: int) -> dict[str, Any]:
     data = exact.turn_to_plain(number, trajectory.turns[number])
     oldest, newest = data.pop("versions")
     texts = {f"{name}_json": _json(data.pop(name)) for name in JSON}
+    texts |= {"notes_json": _json(data.pop("notes"))} if "notes" in data else {}
     return {"turn": data.pop("number"), **data, "oldest_version": oldest, "newest_version": newest, **texts}
 
 
@@ -181,5 +182,6 @@ def _piece(row: Mapping[str, Any]) -> dict[str, Any]:
     if row["turn"] is not None:
         texts = {name: json.loads(row[f"{name}_json"]) for name in JSON}
         versions = [row["oldest_version"], row["newest_version"]]
+        texts |= {"notes": json.loads(row["notes_json"])} if row.get("notes_json") else {}
         piece["turns"] = [{**row, **texts, "number": row["turn"], "versions": versions}]
     return piece

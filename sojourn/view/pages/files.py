@@ -20,6 +20,7 @@ from sojourn.terminal.episode import seats
 from sojourn.terminal.jsonable import jsonable
 from sojourn.view.images import image_format
 from sojourn.view.message_text import message_text
+from sojourn.view.notes import whole_notes
 from sojourn.view.page import run_cache
 
 
@@ -56,6 +57,19 @@ def text(request: Request) -> Response:
     if message is None:
         raise RecordError(f"the episode {params['episode']} has no such message: reload its page")
     return PlainTextResponse(message_text(message).encode(errors="backslashreplace"))
+
+
+def notes(request: Request) -> Response:
+    """Returns the notes of a turn as one text; the turn is named by its seat and its number, such as 0.3."""
+    params = request.path_params
+    with EpisodeStore(run_cache(request).path(params["run"])) as store:
+        record = store.record(params["episode"])
+    found = re.fullmatch(r"(\d{1,9})\.(\d{1,9})", params["turn"])
+    trajectories = record.episode.trajectories
+    seat, number = (int(found[1]), int(found[2])) if found else (len(trajectories), 0)
+    if seat >= len(trajectories) or number >= len(trajectories[seat].turns):
+        raise RecordError(f"the episode {params['episode']} has no turn {params['turn'][:20]}: reload its page")
+    return PlainTextResponse(whole_notes(trajectories[seat], number).encode(errors="backslashreplace"))
 
 
 def blob(request: Request) -> Response:

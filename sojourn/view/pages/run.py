@@ -11,6 +11,7 @@ import numpy as np
 from markupsafe import Markup
 from starlette.requests import Request
 
+from sojourn.live.reading import has_store
 from sojourn.record.diagnosis import findings
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.metrics import Line
@@ -97,7 +98,7 @@ def index(request: Request) -> Page:
         request, "run.html", run=key, status=cache.status(path), charts=charts(lines, starts, window, show_all),
         listed=listed, skipped=skipped, count=len(lines), failed=failed, tags=tags, tasks=tasks,
         diagnosis=diagnosis, window=window, show_all=show_all, parts_now=present(cache.readings(path)),
-        recent_steps=RECENT_STEPS, links=_links(key, cache.status(path), played),
+        has_live=has_store(path), recent_steps=RECENT_STEPS, links=_links(key, cache.status(path), played),
         problems=[
             *cache.status(path).missing, *cache.metrics_problems(path), *unreadable, *store.troubles,
             *filter(None, [cache.readings(path).problem]),

@@ -118,8 +118,8 @@ function swap(old, fresh) {
 function followUpdates() {
   stream?.close();
   const { run, live, fingerprint } = document.body.dataset, pulse = document.getElementById("pulse");
-  if (live !== "1") { pulse.hidden = true; return; }
-  stream = new EventSource("/events?" + new URLSearchParams({ run, fingerprint }));
+  if (!live) { pulse.hidden = true; return; }
+  stream = new EventSource("/events?" + new URLSearchParams({ run, live, fingerprint }));
   stream.onopen = () => { pulse.className = "pulse on"; pulse.title = "this page updates while the run goes on"; };
   stream.onmessage = refresh;
   stream.onerror = () => { pulse.className = "pulse lost"; pulse.title = "the viewer does not answer: is `sojourn view` still running?"; };
