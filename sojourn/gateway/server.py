@@ -46,7 +46,7 @@ class Gateway:
     open session, or by a header that clients send. With `token`, every request needs it as its API key, but for those
     on the path of a session that was opened for them: its key is known to them alone. `models` are the names that the
     list of models tells; a request may name any. `apis` are the APIs by their paths below `/v1`. `clean` makes of a
-    body what may be kept of it with its turn; where there is none, nothing is kept of requests but what turns say.
+    JSON body what may be kept of it with its turn; where there is none, nothing is kept of requests but what turns say.
     """
 
     sessions: Sessions
@@ -150,7 +150,8 @@ class Gateway:
         if self.clean is None:
             return None
         path, client = request.url.path.partition("/v1/")[2], request.headers.get("user-agent", "")
-        name = self.clean(client[:LONGEST_CLIENT].encode(errors="replace"))
+        quoted = '"' + client[:LONGEST_CLIENT].replace('"', "'") + '"'
+        name = self.clean(quoted.encode(errors="replace")).strip('"')
         return Received(api=path.replace("/", " "), client=name, body=cut(self.clean(body)))
 
     @contextmanager

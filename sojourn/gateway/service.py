@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+import re
 import shutil
 import socket
 import tempfile
@@ -17,6 +18,7 @@ import uvicorn
 
 from sojourn.errors import InfrastructureError
 from sojourn.gateway.bodies import Limits
+from sojourn.gateway.known_texts import KnownTexts
 from sojourn.gateway.offering import Offering
 from sojourn.gateway.request_notes import READ_BODY, cut
 from sojourn.gateway.requests import RequestError
@@ -24,9 +26,11 @@ from sojourn.gateway.server import Gateway
 from sojourn.gateway.session import Session
 from sojourn.gateway.sessions import Sessions
 from sojourn.gateway.world_port import WorldPort
-from sojourn.secrets import masked
+from sojourn.secrets import masked, masker
 
 START_S = 60.0
+LITERAL = re.compile(r'"(?:[^"\\]|\\.)*"(?:\s*:\s*"(?:[^"\\]|\\.)*")?')  # a text of JSON, or a name and its text
+KNOWN = KnownTexts()
 IDLE_S = 3600  # for which a client may keep a connection open that it does not use
 
 
@@ -95,8 +99,12 @@ class Service:
 
 
 def without_keys(body: bytes) -> str:
-    """Returns the text of a body with all masked that looks like a key."""
-    return masked(cut(body.decode(errors="replace"), READ_BODY))
+    """Returns the text of a JSON body with all masked that looks like a key."""
+    text = body.decode(errors="replace")
+    if len(text) > READ_BODY:
+        return masked(cut(text, READ_BODY))
+    mask = masker()
+    return LITERAL.sub(lambda found: KNOWN.masked(found[0], mask), text)
 
 
 async def _served(server: QuietServer, sockets: list[socket.socket], folder: str) -> None:

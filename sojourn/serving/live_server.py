@@ -19,6 +19,7 @@ from starlette.routing import Route
 
 from sojourn.errors import cause
 from sojourn.gateway.bodies import json_object, read_body
+from sojourn.gateway.known_texts import KnownTexts
 from sojourn.gateway.request_notes import READ_BODY, cut
 from sojourn.gateway.requests import Api, ChatRequest, Reply, ReplyStream, RequestError
 from sojourn.gateway.server import CHAT, answering
@@ -31,6 +32,7 @@ from sojourn.serving.watched import Seen
 from sojourn.types import Message
 
 POLL_S = 1.0
+KNOWN = KnownTexts()
 PERSONAL = [  # what is masked before the model reads it: addresses of e-mail, numbers of cards, of accounts, of phones
     (re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]+\w"), "<email>"),
     (re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}\b"), "<iban>"),
@@ -72,7 +74,7 @@ class MaskedApi:
     api: Api
 
     def read(self, body: Mapping[str, Any]) -> ChatRequest:
-        asked, mask = self.api.read(body), masker()
+        asked, mask = self.api.read(body), _mask()
         return replace(asked, messages=tuple(_masked(message, mask) for message in asked.messages))
 
     def whole(self, request: ChatRequest, replies: Sequence[Reply]) -> Mapping[str, Any]:
@@ -86,23 +88,30 @@ class MaskedApi:
 
 
 def _masked(message: Message, mask: Callable[[str], str]) -> Message:
-    return replace(message, text=_without_personal(mask(message.text)))
+    return replace(message, text=KNOWN.masked(message.text, mask))
 
 
-def _without_personal(text: str) -> str:
-    for pattern, name in PERSONAL:
-        text = pattern.sub(name, text)
-    return text
+def _mask() -> Callable[[str], str]:
+    """Returns what masks keys, and addresses and numbers of persons."""
+    without_keys = masker()
+
+    def mask(text: str) -> str:
+        text = without_keys(text)
+        for pattern, name in PERSONAL:
+            text = pattern.sub(name, text)
+        return text
+
+    return mask
 
 
 def _without_private(body: bytes) -> str:
     """Returns a body as JSON in which every text is masked, as an escaped letter could hide what is private; one that
     is no JSON, as a text that is masked."""
-    mask = masker()
+    mask = _mask()
 
     def masked(value: Any) -> Any:
         if isinstance(value, str):
-            return _without_personal(mask(cut(value, READ_BODY)))
+            return KNOWN.masked(cut(value, READ_BODY), mask)
         if isinstance(value, Mapping):
             return {masked(name): masked(one) for name, one in value.items()}
         return [masked(one) for one in value] if isinstance(value, list) else value
