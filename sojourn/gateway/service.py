@@ -29,7 +29,8 @@ from sojourn.gateway.world_port import WorldPort
 from sojourn.secrets import masked, masker
 
 START_S = 60.0
-LITERAL = re.compile(r'"(?:[^"\\]|\\.)*"(?:\s*:\s*"(?:[^"\\]|\\.)*")?')  # a text of JSON, or a name and its text
+_TEXT = r'"[^"\\]*(?:\\.[^"\\]*)*"'
+LITERAL = re.compile(rf"{_TEXT}(?:\s*:\s*{_TEXT})?")  # a text of JSON, or a name and its text
 KNOWN = KnownTexts()
 IDLE_S = 3600  # for which a client may keep a connection open that it does not use
 
