@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from sojourn.config.fields import Range
-from sojourn.live.store import LiveStore, Release
+from sojourn.live.store import SERVING, LiveStore, Release
 from sojourn.record.summary import Summary, TaskStatistics
 
-OFFERED, REFUSED, CANARY, SERVING, ROLLED_BACK = "offered", "refused", "canary", "serving", "rolled back"
+OFFERED, REFUSED, CANARY, ROLLED_BACK = "offered", "refused", "canary", "rolled back"
 FREEZE = "FREEZE"  # a file in the store's folder, while which is there nothing is offered and nothing changes
 PARTS = "part:"  # begins the names of numbers that are those of a world, or a tag, of the panel
 

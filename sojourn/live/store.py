@@ -7,10 +7,11 @@ file, with all copies that SQLite may keep of it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +25,8 @@ from sojourn.errors import RecordError
 from sojourn.types import IntArray, Turn
 
 FILE = "live.sqlite"
+SERVING = "serving"  # the kind of event of a release that begins to serve
+WAITING = "step IS NULL AND ended IS NOT NULL AND consent AND EXISTS (SELECT 1 FROM turns WHERE session = key)"
 BUSY_S = 30.0  # for which one process waits while another writes
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS sessions (
@@ -41,6 +44,7 @@ CREATE TABLE IF NOT EXISTS releases (
     number INTEGER PRIMARY KEY, step INTEGER NOT NULL, folder TEXT NOT NULL, panel TEXT NOT NULL, at REAL NOT NULL
 );
 CREATE TABLE IF NOT EXISTS events (at REAL NOT NULL, kind TEXT NOT NULL, release INTEGER, reason TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS removals (digest TEXT PRIMARY KEY, stage TEXT NOT NULL, step INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS waiting ON sessions (ended) WHERE step IS NULL;
 """
 
@@ -75,6 +79,20 @@ class Event(NamedTuple):
     kind: str
     release: int | None
     reason: str
+
+
+class PendingRemoval(NamedTuple):
+    """Names a session that its person took back after training had taken it, by `digest_of` its key, and the step whose
+    records still have it."""
+
+    digest: str
+    stage: str
+    step: int
+
+
+def digest_of(key: str) -> str:
+    """Returns what stands for the key of a session that is gone."""
+    return hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
 
 
 class _PlainTurn(codec.PlainTurn):
@@ -208,15 +226,31 @@ class LiveStore:
         return [key for (key,) in rows]
 
     def forget(self, *, key: str | None = None, person: str | None = None) -> list[str]:
-        """Removes a session, or all of a person, for ever; returns their keys."""
+        """Removes a session, or all of a person, for ever; returns their keys. Those that training took are to be
+        removed from its records, too: `removals` has them until that is done."""
         column, value = ("key", key) if person is None else ("person", person)
         with self._writing() as database:
-            rows = database.execute(f"DELETE FROM sessions WHERE {column} = ? RETURNING key", (value,)).fetchall()
-            for (gone,) in rows:
+            rows = database.execute(
+                f"DELETE FROM sessions WHERE {column} = ? RETURNING key, stage, step", (value,)
+            ).fetchall()
+            for gone, stage, step in rows:
                 database.execute("DELETE FROM turns WHERE session = ?", (gone,))
                 database.execute("DELETE FROM feedback WHERE session = ?", (gone,))
+                if step is not None:
+                    removal = PendingRemoval(digest_of(gone), stage, step)
+                    database.execute("INSERT OR REPLACE INTO removals VALUES (?, ?, ?)", removal)
         self._vacuum()
-        return [gone for (gone,) in rows]
+        return [gone for gone, *_ in rows]
+
+    def removals(self) -> list[PendingRemoval]:
+        """Returns what is still to be removed from the records of training."""
+        rows = self._database.execute("SELECT digest, stage, step FROM removals ORDER BY stage, step").fetchall()
+        return [PendingRemoval(*row) for row in rows]
+
+    def removed(self, removals: Iterable[PendingRemoval]) -> None:
+        """Forgets removals that are done."""
+        with self._writing() as database:
+            database.executemany("DELETE FROM removals WHERE digest = ? AND stage = ? AND step = ?", removals)
 
     def expire(self, seconds: float) -> list[str]:
         """Removes the sessions that ended so long ago."""
@@ -229,19 +263,18 @@ class LiveStore:
 
     # -- training
 
-    def take(self, stage: str, step: int, width: int, per_person: int = 0) -> list[LiveSession] | None:
+    def take(
+        self, stage: str, step: int, width: int, per_person: int = 0, max_age: int = 0
+    ) -> list[LiveSession] | None:
         """Returns the sessions of a step: those that it took before, else the `width` that ended first of those that
         may be trained on and were taken by none; None where there are not as many yet. Of a person, a step takes
-        `per_person` at most (0: any number)."""
+        `per_person` at most (0: any number), and none that is older than `max_age` (0: of any age)."""
         with self._writing() as database:
             taken = self._sessions("stage = ? AND step = ? ORDER BY place", (stage, step))
             if taken:
                 return taken
             found, of_person = list[LiveSession](), dict[str, int]()
-            for one in self._sessions(
-                "step IS NULL AND ended IS NOT NULL AND consent AND EXISTS (SELECT 1 FROM turns WHERE session = key) "
-                "ORDER BY ended, key"
-            ):
+            for one in self._sessions(f"{WAITING} AND opened >= ? ORDER BY ended, key", (self._youngest(max_age),)):
                 count = of_person.get(one.person, 0)
                 if len(found) < width and not (per_person and count >= per_person):
                     of_person[one.person] = count + 1
@@ -254,10 +287,27 @@ class LiveStore:
                 )
         return found
 
+    def age(self, session: LiveSession) -> int:
+        """Returns how often the weights that serve have changed since a session began."""
+        return self._count("events WHERE kind = ? AND at > ?", (SERVING, session.opened))
+
+    def too_old(self, max_age: int) -> int:
+        """Returns how many sessions wait for training in vain, as they are older than `max_age`."""
+        return self._count(f"sessions WHERE {WAITING} AND opened < ?", (self._youngest(max_age),))
+
+    def _youngest(self, max_age: int) -> float:
+        """Returns when the last `max_age` + 1 changes of the weights that serve began: what began before is too old."""
+        statement = "SELECT at FROM events WHERE kind = ? ORDER BY at DESC LIMIT 1 OFFSET ?"
+        found = self._database.execute(statement, (SERVING, max_age)).fetchone() if max_age else None
+        return 0.0 if found is None else found[0]
+
+    def _count(self, what: str, values: Sequence[object]) -> int:
+        (count,) = self._database.execute(f"SELECT COUNT(*) FROM {what}", values).fetchone()
+        return count
+
     def count(self, key: str) -> int:
         """Returns how many turns of a session are kept."""
-        (count,) = self._database.execute("SELECT COUNT(*) FROM turns WHERE session = ?", (key,)).fetchone()
-        return count
+        return self._count("turns WHERE session = ?", (key,))
 
     def turns(self, key: str) -> tuple[Turn, ...]:
         """Returns the turns of a session, with what its person said of them as their rewards."""

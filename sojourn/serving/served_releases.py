@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from sojourn.errors import SojournError
-from sojourn.live.gate import CANARY, FREEZE, ROLLED_BACK, SERVING, Gate, serving
-from sojourn.live.store import LiveStore, Release
+from sojourn.live.gate import CANARY, FREEZE, ROLLED_BACK, Gate, serving
+from sojourn.live.store import SERVING, LiveStore, Release
 from sojourn.serving.opening import Served
 
 FAILED = "failed"  # of a release: it cannot be opened

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sojourn.live.gate import FREEZE, OFFERED, SERVING, Gate, judge, panel_of, serving
-from sojourn.live.store import LiveStore
+from sojourn.live.gate import FREEZE, OFFERED, Gate, judge, panel_of, serving
+from sojourn.live.store import SERVING, LiveStore
 from tests.live_sessions import summary
 
 SERVES = {"success": 0.8, "success_low": 0.72, "malformed": 0.02, "tokens": 100.0, "part:guard": 0.9}
