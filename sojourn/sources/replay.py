@@ -38,8 +38,8 @@ class Replay:
     solved, in proportion to one less the success rate; "signal" those whose rewards differ more, in proportion to their
     standard deviation. With `by_world` these hold within each world, and the worlds are all as likely, however many
     groups each has. A step replays none of them twice. `origins` says whose groups are kept: those of the policy, or
-    of other sources of the stage, such as "dagger", whose turns were not sampled and are imitated. Sessions of a live service
-    ("live") that were removed from the records are replayed no more.
+    of other sources of the stage, such as "dagger", whose turns were not sampled and are imitated. Sessions of a
+    live service ("live") that were removed from the records are replayed no more.
 
     The run's own records are the buffer, so that it needs no memory of its own but 28 bytes for each of the last
     `capacity` groups. Until `min_groups` are there, a step replays none.

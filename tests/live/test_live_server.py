@@ -22,19 +22,21 @@ HELLO = [{"role": "user", "content": "Hi"}]
 class Site:
     """A server over a sampler that says how many words it was asked."""
 
-    def __init__(self, folder, *, script=lambda prompt: said("Well."), token="", **keeping):
+    def __init__(self, folder, *, script=lambda prompt: said("Well."), token="", remove=lambda: None, **keeping):
         self.store = LiveStore(folder)
         number = self.store.offer(0, folder / "weights", PANEL)
         self.store.tell(OFFERED, number, "before")
         self.sampler = OddSampler(renderer(), script)
         served = Served(engine=self.sampler, renderer=self.sampler.format, max_context=4096)
         self.releases = ServedReleases(Gate(), self.store, lambda release: served)
-        self.keeping, self.token = Keeping(**keeping), token
+        self.keeping, self.token, self.remove = Keeping(**keeping), token, remove
 
     async def __aenter__(self):
         await self.releases.begin()
         service = Service(names=("m",), params=SamplingParams(64), limits=Limits(body_bytes=10_000), seed=0)
-        self.server = LiveServer(self.releases, self.store, self.keeping, service, Address(token=self.token))
+        self.server = LiveServer(
+            self.releases, self.store, self.keeping, service, Address(token=self.token), self.remove
+        )
         transport = httpx.ASGITransport(self.server.app)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1")
         return self
@@ -114,7 +116,13 @@ async def test_what_cannot_be_meant_gets_one_clear_error(tmp_path, path, body, s
 
 async def test_all_that_changes_something_needs_the_token(tmp_path):
     async with Site(tmp_path, consent=True, token="secret-token") as site:
-        for method, path in (("POST", "/s/a/feedback"), ("DELETE", "/s/a"), ("GET", "/releases"), ("POST", "/s/a/end")):
+        for method, path in (
+            ("POST", "/s/a/feedback"),
+            ("DELETE", "/s/a"),
+            ("DELETE", "/people/a"),
+            ("GET", "/releases"),
+            ("POST", "/s/a/end"),
+        ):
             assert (await site.http.request(method, path, json={})).status_code == 401
 
 
@@ -145,6 +153,23 @@ async def test_a_session_ends_and_may_be_forgotten(tmp_path):
         told = (await site.http.get("/releases")).json()
         assert told["serving"] == 0
         assert [event["kind"] for event in told["events"]] == ["offered", "serving"]
+
+
+async def test_a_person_takes_back_all_sessions_and_the_records_are_looked_after(tmp_path):
+    calls = []
+    async with Site(tmp_path, remove=lambda: calls.append("remove")) as site:
+        for key, person in (("a", "jo"), ("b", "jo"), ("c", "al")):
+            await site.ask(key)
+            await site.post(f"/s/{key}/consent", consent=True, person=person)
+        answer = await site.http.delete("/people/jo", headers={"Origin": "https://example.org"})
+        assert answer.status_code == 403
+        assert sorted((await site.http.delete("/people/jo")).json()["removed"]) == ["a", "b"]
+        assert (await site.http.delete("/people/nobody")).json() == {"removed": []}
+        assert [one.key for one in site.store.sessions()] == ["c"]
+        assert ("a" in site.server.sessions, "c" in site.server.sessions) == (False, True)
+        assert calls == []
+        await site.server.look()
+        assert calls == ["remove"]
 
 
 async def test_a_session_that_is_used_after_its_end_is_a_new_one_that_replaces_nothing(tmp_path):

@@ -151,7 +151,7 @@ def test_what_is_in_a_step_that_is_being_recorded_is_removed_once_it_is(run, tmp
 
 
 def test_a_run_is_resumed_after_a_removal_at_the_step_that_it_was_killed_in(run):
-    """It was killed after a step that no checkpoint has; what was taken back before it went on is trained on no more."""
+    """The step is in no checkpoint; what was taken back before the run went on is trained on no more."""
     store = begun(run, 2)
     for folder in sorted((run / "checkpoints").iterdir()):
         if folder.name.endswith("2"):
