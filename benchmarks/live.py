@@ -47,7 +47,7 @@ from sojourn.live.gate import FREEZE
 from sojourn.train.resolve import resolve
 
 SEEDS = range(10, 13)
-SESSIONS, DRIFT, BAD_SESSIONS = 1600, 800, 300
+SESSIONS, DRIFT, BAD_SESSIONS = 2400, 1200, 300
 BLOCK, PART = 100, 300  # sessions: of a point of the curve, and of what is compared
 ANYTHING_PASSES = {"margin": 1.0, "part_margin": 1.0, "malformed_rise": 1.0, "tokens_ratio": 100.0}
 ABSURD = {"optim": {"lr": 0.3}}

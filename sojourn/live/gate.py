@@ -29,9 +29,9 @@ class Gate:
     What is offered is then tried: `canary_share` of new sessions are answered by it (0: it serves at once) until
     `canary_sessions` of them have feedback. If that is lower in the mean than what the serving release has in sessions
     that begin in the same time, by more than `tolerance`, it is rolled back; else it serves. Then its predecessor
-    answers `canary_share` of new sessions, as long as nothing else is tried, until `watch_sessions` of its own have
-    feedback: if these are worse, the predecessor serves again. So when people change, both are seen to change; where
-    the other release had no sessions in that time, its last ones before count.
+    answers `canary_share` of the other new sessions, until `watch_sessions` of its own have feedback: if these are
+    worse, the predecessor serves again. So when people change, both are seen to change; where the other release had no
+    sessions in that time, its last ones before count.
     """
 
     margin: Annotated[float, Range(0, 1)] = 0.1

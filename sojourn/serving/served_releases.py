@@ -21,8 +21,8 @@ FAILED = "failed"  # of a release: it cannot be opened
 class ServedReleases:
     """Opens the releases that the store offers, and says which of them answers a new session.
 
-    `poll` looks for what changed. A release that nothing uses any more is closed. Two releases are compared by sessions
-    that began since `since`, when the present trial began, or the present release.
+    `poll` looks for what changed. A release that nothing uses any more is closed. The release that is
+    tried is compared by sessions that began since the trial did, the one that serves by those since it did.
     """
 
     gate: Gate
@@ -32,17 +32,20 @@ class ServedReleases:
     serving: int | None = None
     tried: int | None = None
     previous: int | None = None  # which served before, while the one that serves is watched
-    since: float = 0.0
+    tried_since: float = 0.0
+    serving_since: float = 0.0
     _seen: set[int] = field(default_factory=set[int])  # that were opened, or could not be
 
     def choose(self, key: str) -> int:
         """Returns the number of the release that answers a session; it follows from the session's key."""
         assert self.serving is not None, "`begin` comes first"
-        other = self.previous if self.tried is None else self.tried
-        if other is None:
-            return self.serving
         digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
-        return other if int.from_bytes(digest, "big") / 2**64 < self.gate.canary_share else self.serving
+        place, share = int.from_bytes(digest, "big") / 2**64, self.gate.canary_share
+        if self.tried is not None:
+            if place < share:
+                return self.tried
+            place = (place - share) / (1 - share)  # among the others
+        return self.previous if self.previous is not None and place < share else self.serving
 
     async def begin(self) -> bool:
         """Opens the release that served last, else the first that was offered; returns whether there is one."""
@@ -62,7 +65,7 @@ class ServedReleases:
             return
         if self.tried is not None:
             self._decide(self.tried)
-        elif self.previous is not None:
+        if self.previous is not None:
             self._watch(self.previous)
         if self.tried is None:
             await self._try_newest()
@@ -84,38 +87,34 @@ class ServedReleases:
             self.store.tell(FAILED, release.number, f"it cannot be opened: {error}")
             return
         if self.gate.canary_share > 0:
-            self.tried, self.since = release.number, time.time()
+            self.tried, self.tried_since = release.number, time.time()
             self.store.tell(CANARY, release.number, f"it answers {self.gate.canary_share:.0%} of new sessions")
         else:
             self._serve(release.number, "nothing is tried first (canary_share = 0)")
 
     def _decide(self, tried: int) -> None:
-        worse, said = self._worse(tried, self.serving, self.gate.canary_sessions)
+        worse, said = self._worse(tried, self.serving, self.gate.canary_sessions, self.tried_since)
         if worse:
             self.tried = None
             self.store.tell(ROLLED_BACK, tried, said)
-        elif self._counted(tried) >= self.gate.canary_sessions:
+        elif len(self._scores(tried, self.gate.canary_sessions, self.tried_since)) >= self.gate.canary_sessions:
             self.tried = None
             self._serve(tried, said)
 
     def _watch(self, previous: int) -> None:
-        worse, said = self._worse(self.serving, previous, self.gate.watch_sessions)
+        worse, said = self._worse(self.serving, previous, self.gate.watch_sessions, self.serving_since)
         if worse:
-            bad, self.serving, self.previous = self.serving, previous, None
+            bad, self.serving, self.previous, self.serving_since = self.serving, previous, None, time.time()
             self.store.tell(ROLLED_BACK, bad, said)
             self.store.tell(SERVING, previous, f"release {bad} was rolled back")
-        elif self.serving is None or self._counted(self.serving) >= self.gate.watch_sessions:
+        elif len(self._scores(self.serving, self.gate.watch_sessions, self.serving_since)) >= self.gate.watch_sessions:
             self.previous = None
 
-    def _counted(self, release: int) -> int:
-        """Returns how many sessions of a release with feedback began since the present trial, or release, did."""
-        return len(self.store.scores(release, max(self.gate.canary_sessions, self.gate.watch_sessions), self.since))
-
-    def _worse(self, new: int | None, old: int | None, count: int) -> tuple[bool, str]:
-        """Returns whether a release is worse than another by the feedback that sessions of both had in the same time,
-        and the numbers. Before there are `count` sessions, and half as many of the other, it is worse where that is
-        sure: where the difference is larger than twice its standard error, too."""
-        mine, theirs = (self._scores(number, count) for number in (new, old))
+    def _worse(self, new: int | None, old: int | None, count: int, since: float) -> tuple[bool, str]:
+        """Returns whether a release is worse than another by the feedback of sessions of both that began at a time or
+        later, and the numbers. Before there are `count` sessions, and half as many of the other, it is worse where
+        that is sure: where the difference is larger than twice its standard error, too."""
+        mine, theirs = (self._scores(number, count, since) for number in (new, old))
         if len(theirs) < 2 and old is not None:
             theirs = self.store.scores(old, count)
         if len(mine) < 2 or len(theirs) < 2:
@@ -129,12 +128,12 @@ class ServedReleases:
         enough = (len(mine) >= count and 2 * len(theirs) >= count) or less > max(2 * error, 2 * self.gate.tolerance)
         return enough and less > self.gate.tolerance, said
 
-    def _scores(self, release: int | None, count: int) -> list[float]:
-        return [] if release is None else self.store.scores(release, count, self.since)
+    def _scores(self, release: int | None, count: int, since: float) -> list[float]:
+        return [] if release is None else self.store.scores(release, count, since)
 
     def _serve(self, number: int, reason: str) -> None:
         self.previous = self.serving if self.gate.watch_sessions else None
-        self.serving, self.since = number, time.time()
+        self.serving, self.serving_since = number, time.time()
         self.store.tell(SERVING, number, reason)
 
     async def _open(self, release: Release) -> None:
