@@ -57,7 +57,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "poisoned": {},
     "absurd": {"stages": {"live": ABSURD}},
     "absurd_canary": {"stages": {"live": ABSURD}, "release": ANYTHING_PASSES},
-    "latency": {},
+    "latency": {"evaluation": {"every": 1, "tasks": 512}},
 }
 BAKEOFF = Bakeoff(HERE / "live.toml", HERE / "live_warmup.toml", VARIANTS, "learning")
 
