@@ -13,6 +13,7 @@ from sojourn.cli import app
 from sojourn.errors import RecordError
 from sojourn.live.removal import carry_out, carry_out_alone
 from sojourn.live.store import LiveStore
+from sojourn.record import checkpoint
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.sources.live import Live, LiveGroups
@@ -177,6 +178,8 @@ def test_what_is_removed_is_replayed_no_more_and_a_run_that_may_replay_it_goes_o
     train(run, "--resume", "stages.rl.steps=4")
     values = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["replayed"] for line in values if line["stage"] == "rl"] == [0.0, 0.0, 2.0, 1.0]
+    buffer = checkpoint.latest(run / "checkpoints").state()["parts"]["groups"]["1"]
+    assert buffer["step"].tolist() == [1, 2, 2, 3, 3]
     assert holding(run, "s0-0") == []
     store.close()
 
