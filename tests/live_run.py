@@ -5,8 +5,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from sojourn.live.facts import Traffic
 from sojourn.live.gate import FREEZE, Gate
-from sojourn.live.store import Traffic
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.episodes.vocabulary import Vocabulary
 from sojourn.record.episodes.vocabulary import write as write_vocabulary
@@ -91,11 +91,10 @@ async def failing(site: Site) -> None:
 
 async def trained(folder: Path, width: int) -> None:
     """Takes sessions as a step of training does, and records them."""
-    source = LiveGroups(Live(width=width), Releases.of(GATE, folder).store, "rl")
-    groups = await source.take(0)
-    with EpisodeStore(folder, write=True) as store:
-        store.append("rl", 0, groups)
-    await source.close()
+    with EpisodeStore(folder, write=True) as episodes:
+        source = LiveGroups(Live(width=width), Releases.of(GATE, folder).store, episodes, "rl")
+        episodes.append("rl", 0, await source.take(0))
+        await source.close()
 
 
 def without_notes(episode: Episode) -> Episode:

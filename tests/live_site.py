@@ -19,7 +19,10 @@ HELLO = [{"role": "user", "content": "Hi"}]
 class Site:
     """A server over a sampler that says how many words it was asked."""
 
-    def __init__(self, folder, *, script=lambda prompt: said("Well."), token="", gate=None, offers=True, **keeping):
+    def __init__(
+        self, folder, *, script=lambda prompt: said("Well."), token="", gate=None, offers=True, remove=lambda: None,
+        **keeping,
+    ):  # fmt: skip
         self.store = LiveStore(folder)
         if offers:
             number = self.store.offer(0, folder / "weights", PANEL)
@@ -27,12 +30,14 @@ class Site:
         self.sampler = OddSampler(renderer(), script)
         served = Served(engine=self.sampler, renderer=self.sampler.format, max_context=4096)
         self.releases = ServedReleases(gate or Gate(), self.store, lambda release: served)
-        self.keeping, self.token = Keeping(**keeping), token
+        self.keeping, self.token, self.remove = Keeping(**keeping), token, remove
 
     async def __aenter__(self):
         await self.releases.begin()
         service = Service(names=("m",), params=SamplingParams(64), limits=Limits(body_bytes=10_000), seed=0)
-        self.server = LiveServer(self.releases, self.store, self.keeping, service, Address(token=self.token))
+        self.server = LiveServer(
+            self.releases, self.store, self.keeping, service, Address(token=self.token), self.remove
+        )
         transport = httpx.ASGITransport(self.server.app)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1")
         return self

@@ -74,10 +74,15 @@ def live(
 
 
 def _require_live(recipe: Recipe, path: Path) -> None:
+    from sojourn.abilities import parts_of
     from sojourn.sources.live import Live
 
-    if not any(isinstance(stage.groups, Live) and not stage.groups.folder for stage in recipe.stages):
-        raise ConfigError(f"{path}: no stage learns from the service: expected one with groups = {{name = 'live'}}")
+    parts = [part for stage in recipe.stages for part in parts_of(stage.groups)]
+    if not any(isinstance(part, Live) and not part.folder for part in parts):
+        raise ConfigError(
+            f"{path}: no stage learns from the service: expected one with groups = {{name = 'live'}}, "
+            "alone or mixed with others"
+        )
     if recipe.release is None:
         raise ConfigError(f"{path}: nothing says which weights may serve: add a table [release]")
     if not recipe.evaluation.every:
@@ -107,7 +112,8 @@ async def _serve_and_train(recipe: Recipe, run: Path, words: list[str], keeping:
             print(f"sojourn live: the first weights are evaluated, then they serve (see {log})", flush=True)
             await _first(releases, trainer, run, log)
             service = Service(names=(recipe.name,), params=recipe.sampling.params(), seed=recipe.seed)
-            await LiveServer(releases, store, keeping, service, address).run(bound, _teller(run))
+            server = LiveServer(releases, store, keeping, service, address, _remover(trainer, run))
+            await server.run(bound, _teller(run))
             store.close()
         finally:
             code = await trainer.end()
@@ -123,6 +129,16 @@ async def _first(releases: ServedReleases, trainer: TrainerProcess, run: Path, l
         if trainer.code is not None:
             raise RecordError(f"the training ended before it offered weights: {_tail(log)}")
         await asyncio.sleep(POLL_S)
+
+
+def _remover(trainer: TrainerProcess, run: Path) -> Callable[[], None]:
+    from sojourn.live.removal import carry_out_alone
+
+    def remove() -> None:
+        if trainer.code is not None:  # while it runs, it does so itself
+            carry_out_alone(run)
+
+    return remove
 
 
 def _teller(run: Path) -> Callable[[str], None]:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from sojourn.config.fields import Range
-from sojourn.live.store import LiveStore, Release
+from sojourn.live.facts import SERVING, Release
+from sojourn.live.store import LiveStore
 from sojourn.record.summary import Summary, TaskStatistics
 
-OFFERED, REFUSED, CANARY, SERVING, ROLLED_BACK = "offered", "refused", "canary", "serving", "rolled back"
+OFFERED, REFUSED, CANARY, ROLLED_BACK = "offered", "refused", "canary", "rolled back"
 FAILED = "failed"  # of a release: it cannot be opened
 FROZEN, THAWED = "frozen", "thawed"  # of all: nothing changes any more, or again
 FREEZE = "FREEZE"  # a file in the store's folder, while which is there nothing is offered and nothing changes
@@ -29,9 +30,11 @@ class Gate:
     named FREEZE in the folder of the service's store keeps all from being offered.
 
     What is offered is then tried: `canary_share` of new sessions are answered by it (0: it serves at once) until
-    `canary_sessions` of them have feedback. If that is lower in the mean than what the serving release had in its last
-    sessions, by more than `tolerance`, it is rolled back; else it serves. Its first `watch_sessions` with feedback are
-    compared with what its predecessor had in the same way, and if they are worse, the predecessor serves again.
+    `canary_sessions` of them have feedback. If that is lower in the mean than what the serving release has in sessions
+    that begin in the same time, by more than `tolerance`, it is rolled back; else it serves. Then its predecessor
+    answers `canary_share` of the other new sessions, until `watch_sessions` of its own have feedback: if these are
+    worse, the predecessor serves again. So when people change, both are seen to change; where the other release had no
+    sessions in that time, its last ones before count.
     """
 
     margin: Annotated[float, Range(0, 1)] = 0.1

@@ -13,8 +13,9 @@ import msgspec
 
 from sojourn.errors import RecordError
 from sojourn.intervals import Estimate, mean
+from sojourn.live.facts import Event, Release, Traffic
 from sojourn.live.gate import FREEZE
-from sojourn.live.store import FILE, Event, LiveStore, Release, Traffic
+from sojourn.live.store import FILE, LiveStore
 
 FOLDER = "live"  # in the run folder
 BINS = 120  # counts of requests over time

@@ -10,20 +10,22 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from sojourn import codec
 from sojourn.errors import RecordError
+from sojourn.live.facts import SERVING, Event, LiveSession, PendingRemoval, Release, Traffic, digest_of
 from sojourn.types import IntArray, Turn
 
 FILE = "live.sqlite"
+WAITING = "step IS NULL AND ended IS NOT NULL AND consent AND EXISTS (SELECT 1 FROM turns WHERE session = key)"
 BUSY_S = 30.0  # for which one process waits while another writes
 READ_S = 2.0  # for which who only reads waits
 SCHEMA = """
@@ -46,58 +48,9 @@ CREATE TABLE IF NOT EXISTS traffic (
     requests INTEGER NOT NULL, PRIMARY KEY (minute, release, api, status)
 );
 CREATE TABLE IF NOT EXISTS events (at REAL NOT NULL, kind TEXT NOT NULL, release INTEGER, reason TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS removals (digest TEXT PRIMARY KEY, stage TEXT NOT NULL, step INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS waiting ON sessions (ended) WHERE step IS NULL;
 """
-
-
-class LiveSession(NamedTuple):
-    """Describes a session: who had it (a name that the service was given), whether it may be trained on, and the number
-    of the release that answered. `ended` is None while it goes on, and `step` until training has taken it."""
-
-    key: str
-    person: str
-    consent: bool
-    release: int
-    opened: float
-    touched: float
-    ended: float | None
-    step: int | None
-
-
-class Release(NamedTuple):
-    """Describes weights that may serve, with what their evaluation said."""
-
-    number: int
-    step: int
-    folder: Path
-    panel: Mapping[str, float]
-
-
-class Event(NamedTuple):
-    """Says what became of a release, and why."""
-
-    at: float
-    kind: str
-    release: int | None
-    reason: str
-
-
-class Traffic(NamedTuple):
-    """Names requests that ended in the same minute (since 1970) and in the same way: by the release that answered (-1:
-    it is not known), their API, and their HTTP status (499: the client left)."""
-
-    minute: int
-    release: int
-    api: str
-    status: str
-
-    @property
-    def left(self) -> bool:
-        return self.status == "499"
-
-    @property
-    def failed(self) -> bool:
-        return self.status >= "400" and not self.left
 
 
 class _PlainTurn(codec.PlainTurn):
@@ -246,15 +199,31 @@ class LiveStore:
         return [key for (key,) in rows]
 
     def forget(self, *, key: str | None = None, person: str | None = None) -> list[str]:
-        """Removes a session, or all of a person, for ever; returns their keys."""
+        """Removes a session, or all of a person, for ever; returns their keys. Those that training took are to be
+        removed from its records, too: `removals` has them until that is done."""
         column, value = ("key", key) if person is None else ("person", person)
         with self._writing() as database:
-            rows = database.execute(f"DELETE FROM sessions WHERE {column} = ? RETURNING key", (value,)).fetchall()
-            for (gone,) in rows:
+            rows = database.execute(
+                f"DELETE FROM sessions WHERE {column} = ? RETURNING key, stage, step", (value,)
+            ).fetchall()
+            for gone, stage, step in rows:
                 database.execute("DELETE FROM turns WHERE session = ?", (gone,))
                 database.execute("DELETE FROM feedback WHERE session = ?", (gone,))
+                if step is not None:
+                    removal = PendingRemoval(digest_of(gone), stage, step)
+                    database.execute("INSERT OR REPLACE INTO removals VALUES (?, ?, ?)", removal)
         self._vacuum()
-        return [gone for (gone,) in rows]
+        return [gone for gone, *_ in rows]
+
+    def removals(self) -> list[PendingRemoval]:
+        """Returns what is still to be removed from the records of training."""
+        rows = self._database.execute("SELECT digest, stage, step FROM removals ORDER BY stage, step").fetchall()
+        return [PendingRemoval(*row) for row in rows]
+
+    def removed(self, removals: Iterable[PendingRemoval]) -> None:
+        """Forgets removals that are done."""
+        with self._writing() as database:
+            database.executemany("DELETE FROM removals WHERE digest = ? AND stage = ? AND step = ?", removals)
 
     def expire(self, seconds: float) -> list[str]:
         """Removes the sessions that ended so long ago."""
@@ -267,19 +236,18 @@ class LiveStore:
 
     # -- training
 
-    def take(self, stage: str, step: int, width: int, per_person: int = 0) -> list[LiveSession] | None:
+    def take(
+        self, stage: str, step: int, width: int, per_person: int = 0, max_age: int = 0
+    ) -> list[LiveSession] | None:
         """Returns the sessions of a step: those that it took before, else the `width` that ended first of those that
         may be trained on and were taken by none; None where there are not as many yet. Of a person, a step takes
-        `per_person` at most (0: any number)."""
+        `per_person` at most (0: any number), and none that is older than `max_age` (0: of any age)."""
         with self._writing() as database:
             taken = self._sessions("stage = ? AND step = ? ORDER BY place", (stage, step))
             if taken:
                 return taken
             found, of_person = list[LiveSession](), dict[str, int]()
-            for one in self._sessions(
-                "step IS NULL AND ended IS NOT NULL AND consent AND EXISTS (SELECT 1 FROM turns WHERE session = key) "
-                "ORDER BY ended, key"
-            ):
+            for one in self._sessions(f"{WAITING} AND opened >= ? ORDER BY ended, key", (self._youngest(max_age),)):
                 count = of_person.get(one.person, 0)
                 if len(found) < width and not (per_person and count >= per_person):
                     of_person[one.person] = count + 1
@@ -292,10 +260,27 @@ class LiveStore:
                 )
         return found
 
+    def age(self, session: LiveSession) -> int:
+        """Returns how often the weights that serve have changed since a session began."""
+        return self._count("events WHERE kind = ? AND at > ?", (SERVING, session.opened))
+
+    def too_old(self, max_age: int) -> int:
+        """Returns how many sessions wait for training in vain, as they are older than `max_age`."""
+        return self._count(f"sessions WHERE {WAITING} AND opened < ?", (self._youngest(max_age),))
+
+    def _youngest(self, max_age: int) -> float:
+        """Returns when the last `max_age` + 1 changes of the weights that serve began: what began before is too old."""
+        statement = "SELECT at FROM events WHERE kind = ? ORDER BY at DESC LIMIT 1 OFFSET ?"
+        found = self._database.execute(statement, (SERVING, max_age)).fetchone() if max_age else None
+        return 0.0 if found is None else found[0]
+
+    def _count(self, what: str, values: Sequence[object]) -> int:
+        (count,) = self._database.execute(f"SELECT COUNT(*) FROM {what}", values).fetchone()
+        return count
+
     def count(self, key: str) -> int:
         """Returns how many turns of a session are kept."""
-        (count,) = self._database.execute("SELECT COUNT(*) FROM turns WHERE session = ?", (key,)).fetchone()
-        return count
+        return self._count("turns WHERE session = ?", (key,))
 
     def turns(self, key: str) -> tuple[Turn, ...]:
         """Returns the turns of a session, with what its person said of them as their rewards."""
@@ -313,13 +298,13 @@ class LiveStore:
         rows = self._database.execute("SELECT turn, value FROM feedback WHERE session = ? ORDER BY id", (key,))
         return [(turn, value) for turn, value in rows.fetchall()]
 
-    def scores(self, release: int, newest: int) -> list[float]:
+    def scores(self, release: int, newest: int, since: float = 0.0) -> list[float]:
         """Returns the mean feedback of each of the newest sessions that a release answered and that have any, the
-        newest first."""
+        newest first; of those alone that began at a time or later."""
         rows = self._database.execute(
-            "SELECT AVG(value) FROM feedback JOIN sessions ON key = session WHERE release = ? GROUP BY session "
-            "ORDER BY MAX(at) DESC LIMIT ?",
-            (release, newest),
+            "SELECT AVG(value) FROM feedback JOIN sessions ON key = session WHERE release = ? AND opened >= ? "
+            "GROUP BY session ORDER BY MAX(at) DESC LIMIT ?",
+            (release, since, newest),
         )
         return [value for (value,) in rows.fetchall()]
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -100,6 +103,22 @@ def earlier_answers(run: str) -> AnswerStore:
             f"answers = '{run}': there is no {FILE} in it: expected the folder of a run that asked models"
         )
     return AnswerStore(Path(run), writes=False)
+
+
+def blank(run: Path, askers: Iterable[str]) -> None:
+    """Removes what models answered about episodes from a run folder, for ever; what it cost stays."""
+    path = run / FILE
+    if not path.is_file():
+        return
+    with closing(_open_file(path, True)) as database:
+        database.execute("PRAGMA secure_delete = ON")
+        with database:
+            database.execute(
+                "UPDATE answers SET key = 'removed ' || rowid, asker = '', text = '' "
+                "WHERE asker IN (SELECT value FROM json_each(?))",
+                (json.dumps(list(askers)),),
+            )
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def _open_file(path: Path, writes: bool) -> sqlite3.Connection:

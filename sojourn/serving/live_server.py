@@ -24,7 +24,8 @@ from sojourn.gateway.request_notes import READ_BODY, cut
 from sojourn.gateway.requests import Api, ChatRequest, Reply, ReplyStream, RequestError
 from sojourn.gateway.server import CHAT, answering
 from sojourn.gateway.session import Session
-from sojourn.live.store import LiveStore, Traffic
+from sojourn.live.facts import Traffic
+from sojourn.live.store import LiveStore
 from sojourn.secrets import masker
 from sojourn.serving.served_releases import ServedReleases
 from sojourn.serving.server import Address, Server, Service, say
@@ -127,13 +128,23 @@ def _as_text(body: bytes) -> str:
 
 
 class LiveServer(Server):
-    """Serves the releases of a run, and keeps the sessions of those who agree."""
+    """Serves the releases of a run, and keeps the sessions of those who agree.
+
+    `remove` is called now and then, in another thread: it removes from the run's records what people took back, where
+    nothing trains that would do it.
+    """
 
     def __init__(
-        self, releases: ServedReleases, store: LiveStore, keeping: Keeping, service: Service, address: Address
+        self,
+        releases: ServedReleases,
+        store: LiveStore,
+        keeping: Keeping,
+        service: Service,
+        address: Address,
+        remove: Callable[[], object] = lambda: None,
     ) -> None:
         assert releases.serving is not None
-        self.releases, self.store, self.keeping = releases, store, keeping
+        self.releases, self.store, self.keeping, self.remove = releases, store, keeping, remove
         self.people: dict[str, Guest] = {}  # by session
         self.traffic: Counter[Traffic] = Counter()  # which the store has not counted yet
         super().__init__(releases.opened[releases.serving], service, address)
@@ -185,6 +196,7 @@ class LiveServer(Server):
             Route("/s/{session}/feedback", answering(CHAT, self._feedback), methods=["POST"]),
             Route("/s/{session}/end", answering(CHAT, self._end), methods=["POST"]),
             Route("/s/{session}", answering(CHAT, self._forget), methods=["DELETE"]),
+            Route("/people/{person}", answering(CHAT, self._forget_person), methods=["DELETE"]),
             Route("/releases", answering(CHAT, self._releases), methods=["GET"]),
         ]
 
@@ -246,6 +258,14 @@ class LiveServer(Server):
         self._close(key)
         return JSONResponse({"removed": self.store.forget(key=key)})
 
+    async def _forget_person(self, api: Api, request: Request) -> Response:
+        """Removes all sessions of a person."""
+        self.gateway.key_of(request)
+        removed = self.store.forget(person=request.path_params["person"])
+        for key in removed:
+            self._close(key)
+        return JSONResponse({"removed": removed})
+
     async def _releases(self, api: Api, request: Request) -> Response:
         self.gateway.key_of(request)
         events = [event._asdict() for event in self.store.events()]
@@ -279,6 +299,7 @@ class LiveServer(Server):
         self._count_traffic()
         if self.keeping.days:
             self.store.expire(self.keeping.days * 86_400)
+        await asyncio.to_thread(self.remove)
         await self.releases.poll({guest.release for guest in self.people.values()})
         assert self.releases.serving is not None
         self.served = self.releases.opened[self.releases.serving]

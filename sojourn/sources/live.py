@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+
 from sojourn.config.fields import Range
-from sojourn.live.store import LiveSession, LiveStore
+from sojourn.live.facts import LiveSession
+from sojourn.live.removal import EPISODE, carry_out
+from sojourn.live.store import LiveStore
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.sources.context import SourceContext, StageContext
 from sojourn.types import Ending, Episode, Group, Task, Trajectory
 
@@ -23,14 +28,19 @@ class Live:
     A step waits until there are as many sessions that have ended, whose people agreed to training, and that no step
     took before; it looks every `poll_s` seconds. Of one person it takes `per_person` at most (0: any number), so that
     nobody's feedback outweighs the others'. A turn's reward is what its person said of it, in [-1, 1]. The samples are
-    those of the weights that served, which are older than those that are trained. `folder` holds the service's store;
-    left empty, it is `live` in the run folder.
+    those of the weights that served, which are older than those that are trained. Sessions are left out, and counted,
+    since whose beginning the weights that serve have changed more than `max_age` times (0: however often they have).
+    `folder` holds the service's store; left empty, it is `live` in the run folder.
+
+    What people take back is removed from the run's records before a step takes sessions, and while it waits for them; a
+    part `replay` of the same stage that is named after this one replays none of it from then on.
 
     As each group has one episode, estimators that compare the episodes of a group learn nothing from it.
     """
 
     width: Annotated[int, Range(1)] = 16
     per_person: Annotated[int, Range(0)] = 4
+    max_age: Annotated[int, Range(0)] = 0
     poll_s: Annotated[float, Range(above=0)] = 0.5
     folder: str = ""
 
@@ -46,7 +56,7 @@ class Live:
 
     def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> LiveGroups:
         folder = Path(self.folder) if self.folder else Path(context.episodes.folder) / "live"
-        return LiveGroups(self, LiveStore(folder), stage)
+        return LiveGroups(self, LiveStore(folder), context.episodes, stage)
 
 
 @dataclass
@@ -55,18 +65,38 @@ class LiveGroups:
 
     config: Live
     store: LiveStore
+    episodes: EpisodeStore
     stage: str
+    _ages: list[int] = field(default_factory=list[int])
+    _removed: int = 0
 
     async def take(self, step: int) -> list[Group]:
         config = self.config
-        while (found := self.store.take(self.stage, step, config.width, config.per_person)) is None:  # noqa: ASYNC110
-            await asyncio.sleep(self.config.poll_s)
+        while True:
+            self._removed += len(carry_out(self.store, self.episodes))
+            if found := self.store.take(self.stage, step, config.width, config.per_person, config.max_age):
+                break
+            await asyncio.sleep(config.poll_s)
+        self._ages += [self.store.age(one) for one in found]
         return [Group(place, _task(one), (self._episode(one),), origin=Live.origin) for place, one in enumerate(found)]
+
+    def metrics(self) -> Mapping[str, float]:
+        """Returns the mean age of the sessions that were taken since the last call, in changes of the weights that
+        serve; how many were removed from the records; and how many there are that are too old."""
+        ages, self._ages = self._ages, []
+        removed, self._removed = self._removed, 0
+        counts = {
+            "sessions_removed": float(removed),
+            "sessions_too_old": float(self.store.too_old(self.config.max_age)),
+        }
+        return counts | ({"sessions_age": float(np.mean(ages))} if ages else {})
 
     def _episode(self, session: LiveSession) -> Episode:
         turns = self.store.turns(session.key)
         seconds = (session.ended or session.touched) - session.opened
-        return Episode(f"live-{session.key}", _task(session), (Trajectory("agent", turns, Ending.DONE),), None, seconds)
+        return Episode(
+            f"{EPISODE}{session.key}", _task(session), (Trajectory("agent", turns, Ending.DONE),), None, seconds
+        )
 
     async def close(self) -> None:
         self.store.close()

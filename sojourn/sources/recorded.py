@@ -20,7 +20,8 @@ def recorded_group(store: EpisodeStore, stage: str, step: int, slot: int, task: 
     what was trained; the last one where the slot played the task more than once."""
     rows = [row for row in store.query(stage=stage, step=step, task=task) if row.slot == slot]
     last = [row for row in rows if _label(row.id) == _label(rows[-1].id)]
-    record = group_of(sorted(store.read_each(last), key=lambda pair: number_in_group(pair[0].id)))
+    read = list(store.read_each(last))
+    record = group_of(sorted(read, key=lambda pair: number_in_group(pair[0].id)) if len(read) > 1 else read)
     if record is None:
         raise RecordError(
             f"stage '{stage}', step {step}: the group of slot {slot} is not in {store.path} any more: replay needs the "

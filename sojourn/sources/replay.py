@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from sojourn.config.fields import NONBLANK, Range
 from sojourn.curricula.weighted import weighted_sample
-from sojourn.errors import ConfigError
+from sojourn.errors import ConfigError, RecordError
 from sojourn.record.episodes.group import GroupRecord
 from sojourn.seeds import seed_of
 from sojourn.sources.context import SourceContext, StageContext, require_imitation
+from sojourn.sources.live import Live
 from sojourn.sources.recorded import YOUNGEST, entries_of, entries_state, recorded_group
 from sojourn.types import Group, Score
 
@@ -37,7 +38,8 @@ class Replay:
     solved, in proportion to one less the success rate; "signal" those whose rewards differ more, in proportion to their
     standard deviation. With `by_world` these hold within each world, and the worlds are all as likely, however many
     groups each has. A step replays none of them twice. `origins` says whose groups are kept: those of the policy, or
-    of other sources of the stage, such as "dagger", whose turns were not sampled and are imitated.
+    of other sources of the stage, such as "dagger", whose turns were not sampled and are imitated. Sessions of a
+    live service ("live") that were removed from the records are replayed no more.
 
     The run's own records are the buffer, so that it needs no memory of its own but 28 bytes for each of the last
     `capacity` groups. Until `min_groups` are there, a step replays none.
@@ -87,12 +89,13 @@ class ReplayBuffer:
     async def take(self, step: int) -> list[Group]:
         """Returns the groups of a step, whose rewards are known already."""
         self.step = step
+        self._forget_removed()
         if self.config.width == 0 or len(self.entries) < self.config.min_groups:
             return []
         weights = self._weights()
         rng = np.random.default_rng(seed_of(self.context.runner.seed, self.stage, "replay", step))
         chosen = self.entries[weighted_sample(rng, weights, self.config.width)]
-        records = [self._read(entry) for entry in chosen]
+        records = [record for entry in chosen if (record := self._read(entry)) is not None]
         for record in records:
             self.context.rewards.remember(record.group, record.scores)
         self._ages += [step - record.step for record in records]
@@ -121,6 +124,18 @@ class ReplayBuffer:
     def restore(self, state: Mapping[str, Any]) -> None:
         self.entries = entries_of(state, ENTRY)  # an older run knows no worlds
 
+    def _forget_removed(self) -> None:
+        """Drops the sessions of a live service that were removed from the records; all else is expected there."""
+        if Live.origin not in self.config.origins or not len(self.entries):
+            return
+        statement = "SELECT DISTINCT step, slot, task FROM episodes WHERE stage = ?"
+        there = set(self.context.episodes.rows(statement, (self.stage,), tuple))
+        places = zip(self.entries["step"].tolist(), self.entries["slot"].tolist(), self.entries["task"], strict=True)
+        kept = [
+            self.step - step < YOUNGEST or (step, slot, f"{int(task):016x}") in there for step, slot, task in places
+        ]
+        self.entries = self.entries[np.array(kept, dtype=bool)]
+
     def _wanted(self, group: Group, scores: Sequence[Score]) -> bool:
         solved = any(trajectory.success for trajectory in group.trajectories)
         differs = len({np.float32(score.total) for score in scores}) > 1
@@ -140,9 +155,15 @@ class ReplayBuffer:
         weights = np.where(allowed, by_priority[self.config.priority], 0.0)
         return _balanced(weights, self.entries["world"]) if self.config.by_world else weights
 
-    def _read(self, entry: Any) -> GroupRecord:
+    def _read(self, entry: Any) -> GroupRecord | None:
+        """Returns a recorded group; None for a session of a live service that is removed meanwhile."""
         step, slot, task = int(entry["step"]), int(entry["slot"]), f"{int(entry['task']):016x}"
-        record = recorded_group(self.context.episodes, self.stage, step, slot, task)
+        try:
+            record = recorded_group(self.context.episodes, self.stage, step, slot, task)
+        except RecordError:
+            if Live.origin in self.config.origins:
+                return None
+            raise
         return replace(record, group=replace(record.group, origin=Replay.origin))
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from markupsafe import Markup
 
 from sojourn.intervals import Estimate
+from sojourn.live.facts import Event, Release, Traffic
 from sojourn.live.gate import CANARY, FAILED, FROZEN, OFFERED, PARTS, REFUSED, ROLLED_BACK, SERVING, THAWED
 from sojourn.live.reading import LiveReading, Requests
-from sojourn.live.store import Event, Release, Traffic
 from sojourn.record.summary import Summary
 from sojourn.view.charts import COLOURS, Curve, chart
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from sojourn.live.gate import FREEZE, OFFERED, SERVING, Gate, judge, panel_of, serving
+from sojourn.live.facts import SERVING
+from sojourn.live.gate import FREEZE, OFFERED, Gate, judge, panel_of, serving
 from sojourn.live.store import LiveStore
 from tests.live_sessions import summary
 

@@ -35,6 +35,16 @@ def test_a_recipe_that_serves_nobody_is_refused_before_anything_starts(tmp_path,
     assert not (tmp_path / "run").exists()
 
 
+def test_sessions_may_be_mixed_with_demonstrations(tmp_path):
+    """What is refused then is what comes after the groups."""
+    (tmp_path / "live.toml").write_text(tomli_w.dumps(TABLE))
+    mixed = "stages.rl.groups={name='mixed', parts=[{name='live'}, {name='experts'}]}"
+    losses = "stages.rl.losses=[{name='nll'}]"
+    words = ["live", str(tmp_path / "live.toml"), mixed, losses, "evaluation.every=0", "--out", str(tmp_path / "run")]
+    done = CliRunner().invoke(app, words)
+    assert "expected a number of steps" in str(done.exception)
+
+
 def test_without_a_table_release_or_with_a_folder_that_is_there_it_is_refused(tmp_path):
     bare = {key: value for key, value in TABLE.items() if key != "release"}
     (tmp_path / "bare.toml").write_text(tomli_w.dumps(bare))

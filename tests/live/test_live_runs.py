@@ -1,5 +1,7 @@
 """Runs that learn from a live service: which sessions a step trains on, what is offered, and a run that is resumed."""
 
+import json
+
 import numpy as np
 import pytest
 import tomli_w
@@ -68,6 +70,29 @@ def test_each_step_trains_on_the_next_sessions_and_offers_what_passes(tmp_path, 
     assert [one.folder.name for one in live.releases()] == ["before@0", "rl-1@1", "rl@2"]
     assert all((one.folder).is_dir() for one in live.releases())
     live.close()
+
+
+def test_sessions_that_are_too_old_are_not_trained_on_and_counted(tmp_path, sessions):
+    """Five sessions wait; then the weights that serve change twice, and four more come."""
+    for number in range(2):
+        sessions.tell("serving", number, "better")
+    for number in range(4):
+        kept(sessions, f"t{number}", turns=1)
+    sessions.tell("serving", 2, "better")
+    groups = {"poll_s": 0.01, "folder": str(tmp_path / "sessions"), "max_age": 1}
+    train(recipe(tmp_path, stages=[stage(2, **groups)]), "--out", tmp_path / "run")
+    with EpisodeStore(tmp_path / "run") as store:
+        assert [group.episodes[0].id for group in store.groups("rl")] == ["live-t0", "live-t1", "live-t2", "live-t3"]
+    values = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    found = [(line["sessions_too_old"], line["sessions_age"]) for line in values if line["stage"] == "rl"]
+    assert found == [(5.0, 1.0), (5.0, 1.0)]
+
+
+@pytest.mark.parametrize("value", ["-1", "0.5", "'two'"])
+def test_an_age_that_is_none_is_refused(tmp_path, value):
+    done = CliRunner().invoke(app, ["train", recipe(tmp_path), f"stages.rl.groups.max_age={value}", "--dry"])
+    assert done.exit_code != 0
+    assert "max_age" in f"{done.output} {done.exception}"
 
 
 def test_weights_are_considered_once_and_each_decision_is_written_down(tmp_path):

@@ -69,7 +69,13 @@ async def test_what_cannot_be_meant_gets_one_clear_error(tmp_path, path, body, s
 
 async def test_all_that_changes_something_needs_the_token(tmp_path):
     async with Site(tmp_path, consent=True, token="secret-token") as site:
-        for method, path in (("POST", "/s/a/feedback"), ("DELETE", "/s/a"), ("GET", "/releases"), ("POST", "/s/a/end")):
+        for method, path in (
+            ("POST", "/s/a/feedback"),
+            ("DELETE", "/s/a"),
+            ("DELETE", "/people/a"),
+            ("GET", "/releases"),
+            ("POST", "/s/a/end"),
+        ):
             assert (await site.http.request(method, path, json={})).status_code == 401
 
 
@@ -100,6 +106,23 @@ async def test_a_session_ends_and_may_be_forgotten(tmp_path):
         told = (await site.http.get("/releases")).json()
         assert told["serving"] == 0
         assert [event["kind"] for event in told["events"]] == ["offered", "serving"]
+
+
+async def test_a_person_takes_back_all_sessions_and_the_records_are_looked_after(tmp_path):
+    calls = []
+    async with Site(tmp_path, remove=lambda: calls.append("remove")) as site:
+        for key, person in (("a", "jo"), ("b", "jo"), ("c", "al")):
+            await site.ask(key)
+            await site.post(f"/s/{key}/consent", consent=True, person=person)
+        answer = await site.http.delete("/people/jo", headers={"Origin": "https://example.org"})
+        assert answer.status_code == 403
+        assert sorted((await site.http.delete("/people/jo")).json()["removed"]) == ["a", "b"]
+        assert (await site.http.delete("/people/nobody")).json() == {"removed": []}
+        assert [one.key for one in site.store.sessions()] == ["c"]
+        assert ("a" in site.server.sessions, "c" in site.server.sessions) == (False, True)
+        assert calls == []
+        await site.server.look()
+        assert calls == ["remove"]
 
 
 async def test_a_session_that_is_used_after_its_end_is_a_new_one_that_replaces_nothing(tmp_path):

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from sojourn.errors import RecordError
-from sojourn.live.store import LiveStore, Traffic
+from sojourn.live.facts import Traffic, digest_of
+from sojourn.live.store import LiveStore
 from sojourn.types import Versions
 from tests.live_sessions import kept, turn
 
@@ -71,6 +72,39 @@ def test_only_sessions_that_ended_with_consent_and_turns_are_taken_and_few_of_a_
     assert [one.key for one in store.take("rl", 0, 3, per_person=2)] == ["mine-0", "mine-1", "other"]
     store.agree("no", True)
     assert [one.key for one in store.take("rl", 1, 2)] == ["no", "mine-2"]
+
+
+def test_sessions_of_weights_that_were_replaced_too_often_are_not_taken(store):
+    store.tell("serving", 0, "first")
+    kept(store, "a")
+    store.tell("canary", 1, "tried")
+    store.tell("serving", 1, "better")
+    kept(store, "b")
+    store.tell("serving", 2, "better")
+    kept(store, "c")
+    assert [store.age(store.session(key)) for key in "abc"] == [2, 1, 0]
+    assert [store.too_old(most) for most in (0, 1, 2, 3)] == [0, 1, 0, 0]
+    assert store.take("rl", 0, 3, max_age=1) is None
+    assert [one.key for one in store.take("rl", 0, 2, max_age=1)] == ["b", "c"]
+    store.tell("serving", 3, "better")
+    store.tell("serving", 4, "better")
+    assert [one.key for one in store.take("rl", 0, 2, max_age=1)] == ["b", "c"]  # a step that is repeated
+    assert [one.key for one in store.take("rl", 1, 1)] == ["a"]
+
+
+def test_what_was_taken_is_to_be_removed_from_the_records_until_that_is_done(store):
+    for key in ("secret-a", "secret-b", "secret-c"):
+        kept(store, key, "me")
+    store.take("rl", 3, 2)
+    assert store.forget(person="me") == ["secret-a", "secret-b", "secret-c"]
+    first, second = store.removals()
+    assert {(one.digest, one.stage, one.step) for one in (first, second)} == {
+        (digest_of(key), "rl", 3) for key in ("secret-a", "secret-b")
+    }
+    for path in store.folder.iterdir():
+        assert b"secret" not in path.read_bytes()
+    store.removed([first])
+    assert store.removals() == [second]
 
 
 def test_what_ended_keeps_nothing_more(store):

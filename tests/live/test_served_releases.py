@@ -126,6 +126,59 @@ async def test_one_that_serves_is_taken_back_when_people_say_so(tmp_path):
     assert again.tried is None
 
 
+async def test_when_people_change_the_release_that_serves_is_not_taken_back_for_that(tmp_path):
+    """Its predecessor answers some sessions still, and is compared by these, not by what people said before."""
+    releases, store, _ = released(tmp_path)
+    offer(store)
+    await releases.begin()
+    offer(store)
+    said(store, 0, [1.0] * 4)
+    await releases.poll()
+    said(store, 0, [1.0] * 4)
+    said(store, 1, [1.0] * 4)
+    await releases.poll()
+    assert (releases.serving, releases.previous) == (1, 0)
+    share = sum(releases.choose(f"key-{n}") == 0 for n in range(1000)) / 1000
+    assert 0.4 < share < 0.6
+    said(store, 0, [-1.0] * 4)
+    said(store, 1, [-0.9] * 4)
+    await releases.poll()
+    assert (releases.serving, releases.previous) == (1, None)
+    assert {releases.choose(f"key-{n}") for n in range(100)} == {1}
+
+
+async def test_what_serves_is_taken_back_also_while_another_is_tried(tmp_path):
+    releases, store, _ = released(tmp_path)
+    offer(store)
+    await releases.begin()
+    offer(store)
+    await releases.poll()
+    said(store, 0, [0.0] * 4)
+    said(store, 1, [0.5] * 4)
+    offer(store)
+    await releases.poll()
+    assert (releases.serving, releases.tried, releases.previous) == (1, 2, 0)
+    shares = [sum(releases.choose(f"key-{n}") == release for n in range(1000)) / 1000 for release in (0, 1, 2)]
+    assert shares == pytest.approx([0.25, 0.25, 0.5], abs=0.05)
+    said(store, 0, [0.5, 0.6, 0.5, 0.6])
+    said(store, 1, [-1.0, -0.9, -1.0, -0.9])
+    await releases.poll()
+    assert (releases.serving, releases.tried, releases.previous) == (0, 2, None)
+
+
+async def test_one_that_is_tried_is_compared_with_what_is_said_in_the_same_time(tmp_path):
+    releases, store, _ = released(tmp_path)
+    offer(store)
+    await releases.begin()
+    said(store, 0, [1.0] * 4)
+    offer(store)
+    await releases.poll()
+    said(store, 0, [-1.0] * 2)
+    said(store, 1, [-0.5] * 4)
+    await releases.poll()
+    assert releases.serving == 1
+
+
 async def test_nothing_changes_while_it_is_frozen_and_a_damaged_release_is_left_out(tmp_path):
     releases, store, _ = released(tmp_path)
     offer(store)

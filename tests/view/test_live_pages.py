@@ -10,7 +10,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from sojourn.live import reading
-from sojourn.live.store import LiveStore, Traffic
+from sojourn.live.facts import Traffic
+from sojourn.live.store import LiveStore
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.types import Group

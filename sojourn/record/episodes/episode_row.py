@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import islice
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -200,3 +200,14 @@ def _later_columns(record: Record) -> dict[str, Any]:
         "newest": max((version.newest for version in sampled), default=None),
         "advantage": float(np.concatenate(credits).mean()) if credits else None,
     }
+
+
+class StepCount(NamedTuple):
+    """The groups and episodes that one step has recorded, and their mean reward and success."""
+
+    stage: str
+    step: int
+    groups: int
+    episodes: int
+    reward: float | None
+    success: float | None

@@ -1,8 +1,8 @@
 """The SQLite file of an episode store: a row per episode, its tags and tools, and the words of its texts.
 
 The words are in an FTS5 table without content: it holds only the places of each word, since the texts are in the
-records. Nothing is ever removed from it. What `remove` leaves there names rows that no longer exist and whose numbers
-are never used again, so every search joins with `episodes`.
+records. What `remove` leaves there names rows that no longer exist and whose numbers are never used again, so every
+search joins with `episodes`. Only what is removed for ever (`removal.py`) is removed from it, too.
 """
 
 from __future__ import annotations
@@ -95,6 +95,7 @@ def prepare(path: Path) -> sqlite3.Connection:
         database.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # of a new file
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")
+        database.execute("PRAGMA secure_delete = ON")
         if _columns(database) == ("row", *COLUMNS_BEFORE_ORIGIN):
             database.execute("ALTER TABLE episodes ADD COLUMN origin TEXT")
         if lacking := why_unsearchable(database):

@@ -8,9 +8,10 @@ that holds them, and come back as int64.
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from sojourn.codec import VERSION, PlainTurn, from_plain, to_json, to_plain, tur
 from sojourn.errors import RecordError
 from sojourn.files import open_regular
 from sojourn.models.asking import Exchange
-from sojourn.record.atomic import write_file
+from sojourn.record.atomic import write_file, writing
 from sojourn.types import (
     Branch,
     Credit,
@@ -59,9 +60,38 @@ def write(
     path: Path, records: Sequence[Record], index: Sequence[Mapping[str, Any]], reused: Sequence[Mapping[str, Any]] = ()
 ) -> None:
     """Writes the records, and the rows from which a lost index can be rebuilt, those of reused groups included."""
-    members = {str(number): _encode(record) for number, record in enumerate(records)}
-    members |= {"reused": to_json(reused)} if reused else {}
-    arrays = {name: np.frombuffer(data, np.uint8) for name, data in {"index": to_json(index), **members}.items()}
+    members = {str(number): np.frombuffer(_encode(record), np.uint8) for number, record in enumerate(records)}
+    _write_members(path, members, index, reused)
+
+
+def rewrite(path: Path, gone: Collection[int], not_reused: Collection[tuple[int, int]]) -> None:
+    """Writes a file anew without the episodes of these numbers, and without the rows of reused groups of these steps
+    and places; a file in which nothing is left is removed. What cannot be read any more is left out, too. The file
+    keeps its time, by which a lost index is put in order."""
+    if not path.exists():
+        return
+    with StepFile(path) as file:
+        index = [row for row in file.index() if row["number"] not in gone]
+        reused = [row for row in file.reused() if (row["of_step"], row["of_place"]) not in not_reused]
+        members = {str(row["number"]): file.member(row["number"]) for row in index}
+    before = path.stat()
+    if not index and not reused:
+        with writing(path):
+            path.unlink()
+        return
+    _write_members(path, {name: data for name, data in members.items() if data is not None}, index, reused)
+    with writing(path):
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def _write_members(
+    path: Path,
+    members: Mapping[str, NDArray[Any]],
+    index: Sequence[Mapping[str, Any]],
+    reused: Sequence[Mapping[str, Any]],
+) -> None:
+    lists = {"index": to_json(index), **({"reused": to_json(reused)} if reused else {})}
+    arrays = {**{name: np.frombuffer(data, np.uint8) for name, data in lists.items()}, **members}
 
     def save(temporary: Path) -> None:
         with temporary.open("wb") as file:
@@ -95,6 +125,13 @@ class StepFile:
             return _decode(self._file[str(number)].tobytes())
         except UNREADABLE as error:
             raise _damaged(self.path, error, f"episode {number} of ") from error
+
+    def member(self, number: int) -> NDArray[Any] | None:
+        """Returns the bytes of an episode's record; None where they cannot be read."""
+        try:
+            return self._file[str(number)]
+        except UNREADABLE:
+            return None
 
     def without_tokens(self, number: int) -> Episode:
         """Returns the episode without its tokens, several times as fast as the whole record."""

@@ -11,19 +11,19 @@ import re
 import sqlite3
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
 from sojourn.errors import RecordError
 from sojourn.models.asking import Exchange
 from sojourn.record.atomic import writing
-from sojourn.record.episodes import index, step_file
-from sojourn.record.episodes.episode_row import COLUMNS, OLDEST_COLUMNS, EpisodeRow, describe, from_values
+from sojourn.record.episodes import index, removal, step_file
+from sojourn.record.episodes.episode_row import COLUMNS, OLDEST_COLUMNS, EpisodeRow, StepCount, describe, from_values
 from sojourn.record.episodes.group import GroupRecord, group_of
 from sojourn.record.episodes.reused import reused as reused_rows
 from sojourn.record.episodes.step_file import Record, StepFile
@@ -34,17 +34,6 @@ from sojourn.types import Credit, Episode, Group, Score, Streams
 
 Result = TypeVar("Result")
 Read = TypeVar("Read")
-
-
-class StepCount(NamedTuple):
-    """The groups and episodes that one step has recorded, and their mean reward and success."""
-
-    stage: str
-    step: int
-    groups: int
-    episodes: int
-    reward: float | None
-    success: float | None
 
 
 class EpisodeStore:
@@ -101,6 +90,15 @@ class EpisodeStore:
             if match and int(match[1]) >= step:
                 with writing(path):
                     path.unlink()
+
+    def remove(self, ids: Collection[str]) -> list[str]:
+        """Removes episodes for ever, with all that is recorded of them; returns the ids of those that were there."""
+        with self._lock:
+            with self._write() as database:
+                removed = removal.remove(database, self.folder, self.step_path, ids)
+            with self._write() as database:
+                database.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # no copy stays in the log
+        return removed
 
     def query(
         self,
