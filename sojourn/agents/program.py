@@ -25,7 +25,7 @@ class Program:
     The program finds the model at `OPENAI_BASE_URL` and `ANTHROPIC_BASE_URL`, the task in `SOJOURN_TASK` and the file
     task.txt, and the world as a server of tools (MCP) at `SOJOURN_MCP_URL`, or over plain HTTP below `SOJOURN_URL`. In
     `command`, `variables` (of its environment) and `files` (texts by their paths in its folder), these stand for their
-    values: {base_url}, {url}, {mcp_url}, {key}, {model}, {task}, {folder}.
+    values: {base_url}, {url}, {mcp_url}, {key}, {model}, {task}, {folder}, and {socket}, a Unix socket of the gateway.
 
     The episode ends when the world says so, or when the program ends; then, `last_action` is performed first, if there
     is one: a text, in which {reply} is the model's last reply, and {output} what the program printed. Replies are
