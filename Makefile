@@ -7,6 +7,7 @@
 # make wheel   build both distributions, install them into clean environments and train, with each Python that is here
 # make adapters   build other ecosystems' environments in .venvs/, and run the tests of the adapters against them
 # make clients   install programs and frameworks that speak to models in .venvs/clients, and let each do a task by the gateway
+#                and each that has a preset play an episode
 # make vllm   build an environment with vLLM for CPUs in .venvs/vllm, and run the tests of the samplers that use it
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -102,6 +103,7 @@ adapters: setup browser worlds clients .venvs/mcp1/ready $(FOREIGN:%=.venvs/%/re
 # Those of the command line need Node and npm.
 clients: setup worlds
 	$(BIN)/python benchmarks/clients.py
+	SOJOURN_CLIENTS=.venvs/clients $(BIN)/python -m pytest tests/agents/test_installed_presets.py
 
 # vLLM wants other versions of some of our packages. Minutes, and gigabytes: not part of `make test`.
 vllm: .venvs/vllm/ready

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated
 
+from sojourn.agents.programs.presets import PRESETS, PresetName, Started
 from sojourn.agents.programs.process import InFolder, InSandbox
 from sojourn.agents.programs.seat import Bounds, ProgramSeat
 from sojourn.config.fields import Range
+from sojourn.errors import MissingExtraError
 from sojourn.protocols import AgentContext
 
 
@@ -20,19 +25,25 @@ class Program:
     The program finds the model at `OPENAI_BASE_URL` and `ANTHROPIC_BASE_URL`, the task in `SOJOURN_TASK` and the file
     task.txt, and the world as a server of tools (MCP) at `SOJOURN_MCP_URL`, or over plain HTTP below `SOJOURN_URL`. In
     `command`, `variables` (of its environment) and `files` (texts by their paths in its folder), these stand for their
-    values: {base_url}, {url}, {mcp_url}, {key}, {model}, {task}, {folder}.
+    values: {base_url}, {url}, {mcp_url}, {key}, {model}, {task}, {folder}, and {socket}, a Unix socket of the gateway.
 
     The episode ends when the world says so, or when the program ends; then, `last_action` is performed first, if there
     is one: a text, in which {reply} is the model's last reply, and {output} what the program printed. Replies are
     sampled as the recipe says. The program has at most `replies` of them, and `seconds`. One that ends before the
     first reply is a failure of the infrastructure; one that fails later has the info `program_failed`.
 
+    A `preset` starts a known agent of the command line on the task, and gives it the model and the world's tools:
+    Claude Code ("claude"), Codex ("codex"), mini-swe-agent ("mini"), opencode ("opencode") or pi ("pi"), whose programs
+    have these names. Then `command` may name the path of that program, and further arguments; `variables` and `files`
+    replace the preset's of the same names.
+
     With `sandbox`, it has no network but the gateway, and sees /usr, the folders `read`, and an empty folder /task; it
     may have `memory_bytes`, `disk_bytes` in /task, and `processes` at once. Without, it may do all that whoever trains
     may do, as a command that starts a container must.
     """
 
-    command: tuple[str, ...]
+    command: tuple[str, ...] = ()
+    preset: PresetName = ""
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     last_action: str = ""
@@ -45,21 +56,50 @@ class Program:
     processes: Annotated[int, Range(4)] = 256
 
     def __post_init__(self) -> None:
-        if not self.command or not self.command[0].strip():
-            raise ValueError("command = []: expected a program and its arguments")
+        if (not self.command and not self.preset) or (self.command and not self.command[0].strip()):
+            raise ValueError("command = []: expected a program and its arguments, or a preset")
         if self.read and not self.sandbox:
             raise ValueError("read says what a sandbox shows, but sandbox = false: leave one of them out")
 
     @property
+    def started(self) -> Started:
+        """Returns how the program is started: as the user says, or as the preset does with what the user adds."""
+        own = Started(self.command, self.variables, self.files)
+        return PRESETS[self.preset].started(*own) if self.preset else own
+
+    @property
     def program(self) -> str:
-        return f"the program {self.command[0]!r}"
+        return f"the program {self.started.command[0]!r}"
+
+    def require_installed(self) -> None:
+        """Raises `MissingExtraError` where the program of a preset is not on this machine, or not in its sandbox."""
+        if not self.preset:
+            return
+        name = self.started.command[0]
+        path = shutil.which(name)
+        if path is None:
+            raise MissingExtraError(
+                f"agent.preset = {self.preset!r} needs the program {name!r}: install it "
+                f"({PRESETS[self.preset].install}), or set agent.command to its path"
+            )
+        shown = ("/usr", *self.read)
+        hidden = [one for one in (os.path.abspath(path), os.path.realpath(path))
+                  if not any(Path(one).is_relative_to(os.path.abspath(folder)) for folder in shown)]  # fmt: skip
+        if self.sandbox and hidden:
+            raise MissingExtraError(
+                f"agent.preset = {self.preset!r} starts {hidden[0]}, but its sandbox shows {', '.join(shown)} alone: "
+                "add the folder of its installation to agent.read, or set agent.sandbox = false"
+            )
 
     def seat(self, context: AgentContext) -> ProgramSeat:
-        run = InFolder(command=self.command, variables=self.variables, files=self.files)
+        command, variables, files = self.started
+        if self.preset and (path := shutil.which(command[0])):
+            command = (os.path.abspath(path), *command[1:])
+        run = InFolder(command=command, variables=variables, files=files)
         if self.sandbox:
             run = InSandbox(
-                command=self.command, variables=self.variables, files=self.files, read=self.read,
-                memory_bytes=self.memory_bytes, disk_bytes=self.disk_bytes, processes=self.processes,
+                command=command, variables=variables, files=files, read=self.read, memory_bytes=self.memory_bytes,
+                disk_bytes=self.disk_bytes, processes=self.processes,
             )  # fmt: skip
         bounds = Bounds(seconds=self.seconds, replies=self.replies, last_action=self.last_action)
         return ProgramSeat(context, run, bounds)

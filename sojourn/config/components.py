@@ -27,6 +27,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "workflow": "sojourn.agents.workflow:Workflow",
         "program": "sojourn.agents.program:Program",
         "python": "sojourn.agents.python:Python",
+        "remote": "sojourn.agents.remote:Remote",
         "return_conditioned": "sojourn.agents.return_conditioned:ReturnConditioned",
         "when_to_ask": "sojourn.agents.when_to_ask:WhenToAsk",
         "balance_conditioned": "sojourn.agents.balance_conditioned:BalanceConditioned",

@@ -9,15 +9,18 @@ import re
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 import uvicorn
+from starlette.routing import Route
+from starlette.types import ASGIApp
 
-from sojourn.errors import InfrastructureError
+from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.gateway.bodies import Limits
+from sojourn.gateway.hosts import LOCAL
 from sojourn.gateway.known_texts import KnownTexts
 from sojourn.gateway.offering import Offering
 from sojourn.gateway.request_notes import READ_BODY, cut
@@ -46,8 +49,14 @@ class QuietServer(uvicorn.Server):
 @dataclass(eq=False)
 class Service:
     """Serves the sessions of programs on this machine: at `url`, for those that reach its network, and on the Unix
-    socket `path`. Each session is reached by its key alone."""
+    socket `path`. Each session is reached by its key alone. It listens at `host` and `port` (0: any that is free), and
+    answers to the names `hosts`; `app_of` returns what is served, given the gateway's application."""
 
+    host: str = "127.0.0.1"
+    port: int = 0
+    hosts: Sequence[str] = LOCAL
+    more: Sequence[Route] = ()
+    app_of: Callable[[ASGIApp], ASGIApp] = lambda app: app
     sessions: Sessions = field(default_factory=lambda: Sessions(most=1_000_000))
     ports: dict[str, WorldPort] = field(default_factory=dict[str, WorldPort])
     url: str = ""
@@ -78,18 +87,21 @@ class Service:
 
     async def _start(self) -> None:
         limits = Limits()
-        app = Gateway(self.sessions, limits=limits, clean=without_keys).app(
-            more=Offering(self.port_of, limits).routes()
-        )
+        routes = [*self.more, *Offering(self.port_of, limits).routes()]
+        app = Gateway(self.sessions, limits=limits, clean=without_keys).app(self.hosts, routes)
         config = uvicorn.Config(
-            app, log_level="error", access_log=False, lifespan="off", ws="none", timeout_keep_alive=IDLE_S
+            self.app_of(app), log_level="error", access_log=False, lifespan="off", ws="none", timeout_keep_alive=IDLE_S
         )
+        try:
+            bound = socket.create_server((self.host, self.port))
+        except OSError as error:
+            raise ConfigError(f"nothing can be served at {self.host}:{self.port} ({error}): choose another") from None
         server, folder = QuietServer(config), tempfile.mkdtemp(prefix="sojourn-gateway-")
         os.chmod(folder, 0o755)
-        bound, local = socket.create_server(("127.0.0.1", 0)), socket.socket(socket.AF_UNIX)
+        local = socket.socket(socket.AF_UNIX)
         local.bind(f"{folder}/socket")
         os.chmod(f"{folder}/socket", 0o666)  # a program in a sandbox is another user
-        self.url, self.path = f"http://127.0.0.1:{bound.getsockname()[1]}", f"{folder}/socket"
+        self.url, self.path = f"http://{self.host}:{bound.getsockname()[1]}", f"{folder}/socket"
         serving = asyncio.create_task(_served(server, [bound, local], folder))
         async with asyncio.timeout(START_S):
             while not server.started:

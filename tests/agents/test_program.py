@@ -45,6 +45,46 @@ async def test_a_tool_loop_becomes_exact_turns_with_their_rewards(sandbox):
     assert "The door, 3." in sampler.format.decode(sampler.prompts[2])
 
 
+CONTAINER = """
+set -eu
+while [ $# -gt 0 ]; do case $1 in
+    -v) bound=$2; shift 2;;
+    -e) export "$2"; shift 2;;
+    *) break;;
+esac; done
+exec bwrap --unshare-all --die-with-parent --ro-bind /usr /usr --symlink usr/lib /lib --symlink usr/lib64 /lib64 \\
+    --symlink usr/bin /bin --proc /proc --dev /dev --bind "${bound%%:*}" "${bound#*:}" -- "$@"
+"""  # stands in for a runtime of containers: no network, and what is bound
+BY_SOCKET = """
+import http.client, json, os, socket
+
+def post(path, body):
+    line = http.client.HTTPConnection("gateway")
+    line.sock = socket.socket(socket.AF_UNIX)
+    line.sock.connect("/gateway")
+    line.request("POST", "/s/" + os.environ["SESSION"] + path, json.dumps(body), {"Host": "localhost"})
+    return json.load(line.getresponse())
+
+task = os.environ["TASK"]
+for seen in ("", "more"):
+    post("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": task + seen}]})
+    post("/act", {"name": "look", "arguments": {"at": "door"}})
+"""
+
+
+async def test_a_container_that_a_command_starts_reaches_the_gateway_by_its_socket_alone():
+    line = ("/bin/sh", "container.sh", "-v", "{socket}:/gateway", "-e", "SESSION={key}", "-e", "TASK={task}")
+    episode, sampler, _ = await played(
+        replies(said("I look."), said("Again.")), sandbox=False, command=(*line, PYTHON, "-c", BY_SOCKET),
+        files={"container.sh": CONTAINER}, last_action="done",
+    )  # fmt: skip
+    assert episode.error is None
+    [trajectory] = episode.trajectories
+    exact(trajectory, sampler)
+    assert [turn.reward for turn in trajectory.turns] == [0.5, 1.5]
+    assert "Look at the door." in sampler.format.decode(sampler.prompts[0])
+
+
 async def test_what_the_world_refuses_is_told_to_the_program():
     script = replies(said("", "", LEFT), said("", "", DOOR), said("done"))
     episode, sampler, _ = await played(script, last_action="{reply}")

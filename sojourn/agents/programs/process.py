@@ -35,9 +35,10 @@ class InFolder:
     async def __call__(self, site: Site) -> Exit:
         job, folder = site.job, tempfile.mkdtemp(prefix="sojourn-program-")
         try:
-            await asyncio.to_thread(_write, folder, files_of(job, self.files, folder))
-            command = [job.filled(part, folder=folder) for part in self.command]
-            own = {name: job.filled(value, folder=folder) for name, value in self.variables.items()}
+            places = {"folder": folder, "socket": site.service.path}
+            await asyncio.to_thread(_write, folder, files_of(job, self.files, **places))
+            command = [job.filled(part, **places) for part in self.command]
+            own = {name: job.filled(value, **places) for name, value in self.variables.items()}
             variables = {**os.environ, **job.variables(), **own}
             return await _run(command, variables, folder)
         finally:
@@ -58,12 +59,12 @@ class InSandbox:
     processes: int
 
     async def __call__(self, site: Site) -> Exit:
-        told, folder = site.job.at(f"http://127.0.0.1:{PORT}"), "/task"
-        own = {name: told.filled(value, folder=folder) for name, value in self.variables.items()}
+        told, places = site.job.at(f"http://127.0.0.1:{PORT}"), {"folder": "/task", "socket": SOCKET}
+        own = {name: told.filled(value, **places) for name, value in self.variables.items()}
         given = {
-            "command": [told.filled(part, folder=folder) for part in self.command],
+            "command": [told.filled(part, **places) for part in self.command],
             "variables": {**told.variables(), **own},
-            "files": files_of(told, self.files, folder),
+            "files": files_of(told, self.files, **places),
             "port": PORT, "socket": SOCKET, "memory_bytes": self.memory_bytes, "processes": self.processes,
         }  # fmt: skip
         program, passwd, group = (memory_file(data) for data in (_inside(given), PASSWD, GROUP))
@@ -81,9 +82,9 @@ class InSandbox:
                 os.close(number)
 
 
-def files_of(job: Job, files: Mapping[str, str], folder: str) -> dict[str, str]:
+def files_of(job: Job, files: Mapping[str, str], **places: str) -> dict[str, str]:
     """Returns the texts of a program's files by their paths, with the task in one of them."""
-    return {TASK_FILE: job.task, **{path: job.filled(text, folder=folder) for path, text in files.items()}}
+    return {TASK_FILE: job.task, **{path: job.filled(text, **places) for path, text in files.items()}}
 
 
 def _inside(given: Mapping[str, object]) -> bytes:

@@ -51,13 +51,6 @@ def sandbox_command(
             line += ["--symlink", os.readlink(path), str(path)]
         elif path.exists():
             line += ["--ro-bind", str(path), str(path)]
-    binds = binds or {}
-    for outside, inside in binds.items():
-        line += ["--ro-bind", outside, inside]
-    for folder in (PACKAGE.resolve(), *plugins.folders()):
-        if any(folder.is_relative_to(one) for one in ("/usr", *binds.values())):  # worlds hold tasks and answers
-            hidden = ["--tmpfs", str(folder), "--remount-ro", str(folder)]
-            line += ["--ro-bind", "/dev/null", str(folder)] if folder.is_file() else hidden
     line += ["--perms", "0755", "--dir", "/etc"]
     for name in ("/etc/alternatives", "/etc/ld.so.cache"):
         line += ["--ro-bind-try", name, name]
@@ -68,6 +61,13 @@ def sandbox_command(
     line += ["--remount-ro", "/dev"]
     for path in ("/tmp", "/task"):
         line += ["--perms", "0755", "--size", str(disk_bytes), "--tmpfs", path]
+    binds = binds or {}
+    for outside, inside in binds.items():  # also below these
+        line += ["--ro-bind", outside, inside]
+    for folder in (PACKAGE.resolve(), *plugins.folders()):
+        if any(folder.is_relative_to(one) for one in ("/usr", *binds.values())):  # worlds hold tasks and answers
+            hidden = ["--tmpfs", str(folder), "--remount-ro", str(folder)]
+            line += ["--ro-bind", "/dev/null", str(folder)] if folder.is_file() else hidden
     line += ["--remount-ro", "/", "--chdir", "/task", "--clearenv"]
     variables = {
         "PATH": "/usr/bin:/bin:/usr/sbin:/usr/local/bin",
