@@ -162,6 +162,7 @@ UNREAD = {
     ("estimator", "aem"),
     ("estimator", "dyna_grpo"),
     ("estimator", "foresight"),
+    ("estimator", "regret_loss"),
     ("estimator", "stratified"),
     ("loss", "binary_cross_entropy"),
     ("loss", "positive_nll"),
