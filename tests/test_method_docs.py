@@ -167,6 +167,7 @@ UNREAD = {
     ("loss", "binary_cross_entropy"),
     ("loss", "positive_nll"),
     ("loss", "st_ppo"),
+    ("stream", "latent_pairs"),
     ("stream", "milestones"),
     ("reward", "tool_use"),
     ("reward", "verified"),

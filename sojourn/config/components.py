@@ -210,6 +210,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "feedback": "sojourn.streams.feedback:Feedback",
         "pairs": "sojourn.streams.pairs:Pairs",
         "turn_pairs": "sojourn.streams.turn_pairs:TurnPairs",
+        "latent_pairs": "sojourn.streams.latent_pairs:LatentPairs",
         "desirable": "sojourn.streams.desirable:Desirable",
         "group_softmax": "sojourn.streams.group_softmax:GroupSoftmax",
         "reference_kl": "sojourn.streams.reference_kl:ReferenceKL",
