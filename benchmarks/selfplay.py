@@ -96,7 +96,7 @@ class Game:
 GAMES = {
     "kuhn_poker": Game("kuhn_poker", steps=960, width=64, lr=3e-4, entropy=0.04),
     "leduc_poker": Game("leduc_poker", steps=480, width=128, entropy=0.015),
-    "matrix_rps": Game("matrix_rps", steps=160, width=16, size=16, entropy=0.1),
+    "matrix_rps": Game("matrix_rps", steps=160, width=16, size=16, entropy=0.1, lr=2e-5),
     "tic_tac_toe": Game(
         "tic_tac_toe", steps=640, width=32, entropy=0.1, lr=1e-3, momentum=0.9, minibatches=4, critic=True,
         measure="no_loss",

@@ -75,6 +75,8 @@ def test_hidden_cards_have_the_equilibrium_of_kuhn_poker():
     bets = [game.average_policy("a", (card,))[1] for card in range(3)]
     assert bets[1] < 0.03
     assert bets[2] == pytest.approx(3 * bets[0], abs=0.06)
+    calls = [game.average_policy("a", (card, 0, 1))[1] for card in range(3)]
+    assert calls == pytest.approx([0, bets[0] + 1 / 3, 1], abs=0.03)
     assert game.advantage("b", (0, 1), 1) == pytest.approx(-1, abs=0.01)  # to call with the lowest card loses 2, not 1
     assert game.advantage("b", (0, 0), 1) == pytest.approx(0, abs=0.01)
 
@@ -131,3 +133,14 @@ async def test_a_turn_has_the_number_of_its_pair():
     assert sorted(numbers) == [-3, -2, -1, 0, 0, 1, 2, 3]
     assert numbers[0] == -numbers[6] > 0
     assert numbers[3] == -numbers[1] > 0
+
+
+def test_a_policy_counts_in_the_mean_as_often_as_it_leads_there():
+    """A player goes on with 1, or stops; then it chooses. In the first iteration it goes on half the time, and from the
+    second on always, when it has found the better choice too: 1/2 by 1/2 and 1 by 1, over 3/2."""
+    start = Place()
+    for choices, gain in (([0], 0.0), ([1, 0], 1.0), ([1, 1], 2.0)):
+        start.add([Choice("agent", n, one) for n, one in enumerate(choices)], {"agent": gain})
+    game = AbstractGame([start])
+    game.solve(2)
+    assert game.average_policy("agent", 1)[1] == pytest.approx((1 / 2 * 1 / 2 + 1) / (3 / 2))
