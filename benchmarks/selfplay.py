@@ -21,10 +21,12 @@ states is one token in 140, and all states move together.
 
 In tic-tac-toe, where nothing is hidden, momentum does no harm, and the likeliest move is the one that counts. The bonus
 keeps all openings in play, without which a policy learns the few games that it plays; a critic of positions judges each
-move, and prompts show the present position alone.
+move, and prompts show the present position alone. In rock-paper-scissors, a single decision, steps must be small.
 
 Measured so far: Kuhn poker, in play against the present policy, on five seeds (`results/selfplay_kuhn_poker.json`).
-The settings of tic-tac-toe were chosen with a small network and games in numpy.
+*Tic-tac-toe is not learned yet*: a small network that reads the board as numbers loses no game after 200 such steps, but
+the tiny language model lost 85% of its games after 240, as it hardly tells boards apart: even shown the right moves, it
+learns them slowly. Rock-paper-scissors came from 1.22 to 0.44 in 100 steps; Leduc poker was not tried.
 
 Trainings go on where they were killed; what is finished stays in `--folder`.
 """
@@ -96,7 +98,7 @@ class Game:
 GAMES = {
     "kuhn_poker": Game("kuhn_poker", steps=960, width=64, lr=3e-4, entropy=0.04),
     "leduc_poker": Game("leduc_poker", steps=480, width=128, entropy=0.015),
-    "matrix_rps": Game("matrix_rps", steps=160, width=16, size=16, entropy=0.1, lr=2e-5),
+    "matrix_rps": Game("matrix_rps", steps=320, width=16, size=16, entropy=0.1, lr=2e-5),
     "tic_tac_toe": Game(
         "tic_tac_toe", steps=640, width=32, entropy=0.1, lr=1e-3, momentum=0.9, minibatches=4, critic=True,
         measure="no_loss",
