@@ -24,9 +24,9 @@ keeps all openings in play, without which a policy learns the few games that it 
 move, and prompts show the present position alone. In rock-paper-scissors, a single decision, steps must be small.
 
 Measured so far: Kuhn poker, in play against the present policy, on five seeds (`results/selfplay_kuhn_poker.json`).
-*Tic-tac-toe is not learned yet*: a small network that reads the board as numbers loses no game after 200 such steps, but
-the tiny language model lost 85% of its games after 240, as it hardly tells boards apart: even shown the right moves, it
-learns them slowly. Rock-paper-scissors came from 1.22 to 0.44 in 100 steps; Leduc poker was not tried.
+*Tic-tac-toe is not learned yet*: a small network that reads the board as numbers loses no game after 200 such steps,
+but the tiny language model lost 85% of its games after 240, as it hardly tells boards apart: even shown the right
+moves, it learns them slowly. Rock-paper-scissors came from 1.22 to 0.44 in 100 steps; Leduc poker was not tried.
 
 Trainings go on where they were killed; what is finished stays in `--folder`.
 """
