@@ -29,9 +29,9 @@ class RLOO(GroupEstimator):
     group_relative = True
 
     def _credit(self, group: Group, scores: Sequence[Score]) -> list[Credit]:
-        return credit_trajectories(group, per_label(seats(group), trajectory_returns(scores), _less_mean_of_others))
+        return credit_trajectories(group, per_label(seats(group), trajectory_returns(scores), less_mean_of_others))
 
 
-def _less_mean_of_others(values: Values) -> Values:
+def less_mean_of_others(values: Values) -> Values:
     """Subtracts the mean of the other values, which is G / (G - 1) times the distance from the mean of all."""
     return centred(values) * len(values) / max(len(values) - 1, 1)

@@ -12,7 +12,7 @@ from sojourn.agents.program import Program
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.types import Ending, ToolCall
 from tests.gateway_sessions import replies, said
-from tests.program_worlds import DOOR, LOOP, played
+from tests.program_worlds import DOOR, LOOP, PYTHON, played
 
 LEFT = ToolCall("look", {"at": "left"})
 ASK = """

@@ -195,3 +195,19 @@ async def test_what_is_no_action_is_refused(said) -> None:
 def test_impossible_fields_are_refused(wrong, told) -> None:
     with pytest.raises(ConfigError, match=told):
         Matrix(**wrong)
+
+
+async def test_regret_is_what_the_best_single_action_would_have_earned_more() -> None:
+    """Of the prisoner's dilemma against one who always cooperates, and of both players against each other."""
+    world, both = Matrix(opponent="always_cooperate", rounds=3), Matrix(opponent="self", rounds=2)
+    env = world.make(world.tasks("train")[0])
+    await env.start()
+    infos = [(await env.step("agent", say(action))).info for action in ("cooperate", "defect", "cooperate")]
+    assert [info["regret"] for info in infos] == [5 - 3, 10 - 8, 15 - 11]
+    env = both.make(both.tasks("train")[0])
+    await env.start()
+    for seat, action in (("row", "cooperate"), ("column", "defect"), ("row", "defect")):
+        await env.step(seat, say(action))
+    step = await env.step("column", say("cooperate"))
+    assert (step.info["row_regret"], step.info["column_regret"]) == (6 - 5, 6 - 5)
+    assert "regret" not in step.info

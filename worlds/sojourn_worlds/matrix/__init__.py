@@ -65,6 +65,10 @@ class Matrix:
     seat follows from the seed, the reward is 0 for the worst that can be done against it and 1 for the best, and an
     episode is a success with `threshold` or more. The expert knows the opponent and its random draws. In "self" each
     seat is paid its mean payoff on a scale where the game's lowest payoff is -1 and its highest 1.
+
+    Turns tell the `regret` so far, in points, and that of each player as `row_regret` and `column_regret`: how many
+    more the best single action would have had against what the other player did (external regret, of the reward
+    `regret`).
     """
 
     about: ClassVar[About] = About(
@@ -189,9 +193,18 @@ class Match:
         return self.reward(self.policy_seat) >= self.config.threshold - 1e-9
 
     def info(self) -> Mapping[str, float]:
-        """Returns the points so far, and in how many rounds both players chose the first action."""
+        """Returns the points so far, in how many rounds both players chose the first action, and regrets."""
         friendly = sum(pair == (0, 0) for pair in self.played)
-        return {"row": float(self.points("row")), "column": float(self.points("column")), "both_first": float(friendly)}
+        points = {"row": float(self.points("row")), "column": float(self.points("column"))}
+        regrets = {f"{seat}_regret": self.regret(seat) for seat in SEATS}
+        own = {"regret": regrets[f"{self.policy_seat}_regret"]} if self.policy_seat else {}
+        return {**points, "both_first": float(friendly), **regrets, **own}
+
+    def regret(self, seat: str) -> float:
+        """Returns how many more points the best single action would have had against what the other player did."""
+        payoffs = self.rules.of(seat)
+        theirs = [column if seat == "row" else row for row, column in self.played]
+        return float(max(sum(of_action[other] for other in theirs) for of_action in payoffs) - self.points(seat))
 
     def state_key(self) -> str:
         """Leaves out row's action in this round, which column does not know."""
