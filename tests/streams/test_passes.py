@@ -29,7 +29,8 @@ async def nowhere(weights, version):
 READ = [
     name
     for name in COMPONENTS["stream"]
-    if name not in ("greedy_gap", "reference_kl", "turn_pairs", "teacher")  # with passes of their own
+    if name
+    not in ("greedy_gap", "hindsight_hint", "latent_pairs", "reference_kl", "teacher", "turn_pairs")  # have others
     and not hasattr(find("stream", name), "learn")
     and not hasattr(find("stream", name), "task_data")
 ]
