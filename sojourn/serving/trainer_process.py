@@ -53,3 +53,4 @@ class TrainerProcess:
 
 def _give_way() -> None:
     os.nice(NICER)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored by what a shell starts in the background, and its children

@@ -55,13 +55,19 @@ def test_without_a_table_release_or_with_a_folder_that_is_there_it_is_refused(tm
     assert "there is such a folder" in str(done.exception)
 
 
+def _in_background():
+    """A shell that starts a command with & ignores SIGINT for it, and so do all that it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def test_people_are_served_and_their_feedback_is_trained_on(tmp_path):
     (tmp_path / "live.toml").write_text(tomli_w.dumps(TABLE))
     words = [sys.executable, "-m", "sojourn", "live", "live.toml", "--out", "run", "--port", "0", "--consent-given"]
     env = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
-        words, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as it:
+        words, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        preexec_fn=_in_background,
+    ) as it:  # fmt: skip
         try:
             base = next(line.split()[3] for line in it.stdout if line.startswith("OpenAI base URL")).removesuffix("/v1")
             with httpx.Client(base_url=base, timeout=60) as http:
