@@ -34,6 +34,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from sojourn.gateway.server import Gateway  # noqa: E402
+from sojourn.gateway.request_notes import PLACE
 from sojourn.gateway.session import Session  # noqa: E402
 from sojourn.gateway.sessions import Sessions  # noqa: E402
 from tests.gateway.clients.neutral import record  # noqa: E402
@@ -180,7 +181,7 @@ def _count(outcome: Outcome, one: Session, prompted: int) -> None:
     counts = {name.partition("_")[::2]: number for name, number in sorted(one.counts.items())}
     outcome.windows = {name: number for (kind, name), number in counts.items() if kind == "window"}
     outcome.unused = {name: number for (kind, name), number in counts.items() if kind == "unused"}
-    outcome.differences = {turn: text.partition(" on ")[0] for turn, text in one.differences.items() if turn}
+    outcome.differences = {at: turn.notes[PLACE] for at, turn in enumerate(one.turns) if PLACE in turn.notes}
     outcome.prompted = prompted + sampled
     outcome.stored = sum(len(turn.context) for turn in one.turns) + sampled
 
