@@ -33,8 +33,8 @@ from machine import write
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
+from sojourn.gateway.request_notes import PLACE  # noqa: E402
 from sojourn.gateway.server import Gateway  # noqa: E402
-from sojourn.gateway.request_notes import PLACE
 from sojourn.gateway.session import Session  # noqa: E402
 from sojourn.gateway.sessions import Sessions  # noqa: E402
 from tests.gateway.clients.neutral import record  # noqa: E402
