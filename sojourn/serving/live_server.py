@@ -20,6 +20,7 @@ from starlette.routing import Route
 from sojourn.errors import cause
 from sojourn.gateway.bodies import json_object, read_body
 from sojourn.gateway.known_texts import KnownTexts
+from sojourn.gateway.reading import Field
 from sojourn.gateway.request_notes import READ_BODY, cut
 from sojourn.gateway.requests import Api, ChatRequest, Reply, ReplyStream, RequestError
 from sojourn.gateway.server import CHAT, answering
@@ -201,7 +202,7 @@ class LiveServer(Server):
         ]
 
     async def _body(self, request: Request) -> Mapping[str, Any]:
-        return json_object(await read_body(request, self.service.limits))
+        return Field(json_object(await read_body(request, self.service.limits)), "the body").json()
 
     async def _consent(self, api: Api, request: Request) -> Response:
         """Takes whether the session may be trained on (`consent`), and whose it is (`person`)."""

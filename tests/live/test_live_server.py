@@ -236,3 +236,11 @@ async def test_requests_are_counted_by_release_and_by_how_they_ended(tmp_path):
         await site.server.look()
         rows = site.store.rows("SELECT release, api, status, SUM(requests) FROM traffic GROUP BY 1, 2, 3 ORDER BY 2, 3")
     assert rows == [(0, "chat/completions", "200", 4), (0, "chat/completions", "400", 1), (0, "messages", "400", 1)]
+
+
+async def test_what_is_no_whole_text_is_refused(tmp_path):
+    async with Site(tmp_path) as site:
+        for path, body in (("consent", '{"consent": true, "person": "\\ud800"}'), ("feedback", '{"id": "\\ud800"}')):
+            answer = await site.http.post(f"/s/a/{path}", content=body)
+            assert answer.status_code == 400
+            assert "the body cannot be written as JSON" in answer.json()["error"]["message"]
