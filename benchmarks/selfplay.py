@@ -26,7 +26,8 @@ move, and prompts show the present position alone. In rock-paper-scissors, a sin
 Measured so far: Kuhn poker, in play against the present policy, on five seeds (`results/selfplay_kuhn_poker.json`).
 *Tic-tac-toe is not learned yet*: a small network that reads the board as numbers loses no game after 200 such steps,
 but the tiny language model lost 85% of its games after 240, as it hardly tells boards apart: even shown the right
-moves, it learns them slowly. Rock-paper-scissors came from 1.22 to 0.44 in 100 steps; Leduc poker was not tried.
+moves, it learns them slowly. Shown them with one token for each cell and mark, it does so at once, so positions are
+symbols now (`tensor`), *with which no run was made yet*. Rock-paper-scissors came from 1.22 to 0.44 in 100 steps; Leduc poker was not tried.
 
 Trainings go on where they were killed; what is finished stays in `--folder`.
 """
@@ -72,6 +73,7 @@ class Game:
     momentum: float = 0.0
     minibatches: int = 1
     critic: bool = False
+    tensor: bool = False  # whether positions are shown as symbols, not as a text
     measure: str = "nash_conv"
 
     def tables(self) -> dict[str, Any]:
@@ -100,7 +102,7 @@ GAMES = {
     "leduc_poker": Game("leduc_poker", steps=480, width=128, entropy=0.015),
     "matrix_rps": Game("matrix_rps", steps=320, width=16, size=16, entropy=0.1, lr=2e-5),
     "tic_tac_toe": Game(
-        "tic_tac_toe", steps=640, width=32, entropy=0.1, lr=1e-3, momentum=0.9, minibatches=4, critic=True,
+        "tic_tac_toe", steps=640, width=32, entropy=0.1, lr=1e-3, momentum=0.9, minibatches=4, critic=True, tensor=True,
         measure="no_loss",
     ),
 }  # fmt: skip
@@ -124,7 +126,7 @@ class Job(NamedTuple):
     def tables(self) -> toml.Tables:
         game, recipe = GAMES[self.game], toml.read(RECIPE)
         table = {**recipe.data, **game.tables(), **VARIANTS[self.variant], "seed": self.seed}
-        table["env"] = {**recipe.data["env"], "game": game.name}
+        table["env"] = {**recipe.data["env"], "game": game.name, "tensor": game.tensor}
         if self.variant != "present":
             table["evaluation"] = {**recipe.data["evaluation"], "seats": {}}
         return replace(recipe, data=table)

@@ -13,7 +13,7 @@ from sojourn.checks.env import check_env
 from sojourn.errors import ActionError, ConfigError
 from sojourn.types import Message, Role
 from sojourn_worlds.openspiel import GAMES_WITH_RULES, OpenSpiel
-from sojourn_worlds.openspiel.position import load
+from sojourn_worlds.openspiel.position import load, symbols
 from sojourn_worlds.openspiel.solver import game_value, optimal
 
 CHANCE = random.Random(0)
@@ -45,6 +45,7 @@ async def play(env, policy) -> dict:
         {"game": "goofspiel(num_cards=4)", "opponent": "self", "choices": True},
         {"game": "hex(board_size=4)", "choices": True, "told": False},
         {"game": "pig", "choices": True, "turns": 40},
+        {"choices": True, "told": False, "tensor": True},
     ],
 )
 async def test_it_keeps_its_promises(fields) -> None:
@@ -240,8 +241,27 @@ async def test_what_is_no_move_is_refused(said) -> None:
         ({"game": "kuhn_poker", "opponent": "expert"}, "needs a zero-sum game of two players who see everything"),
         ({"opponent": "me"}, "must be one of random, expert, self"),
         ({"turns": 0}, "turns = 0, but it must be from 1"),
+        ({"game": "chess", "tensor": True}, "an observation tensor of at most 1024 entries, but chess has 1280"),
     ],
 )
 def test_impossible_fields_are_refused(wrong, told) -> None:
     with pytest.raises(ConfigError, match=told):
         OpenSpiel(**wrong)
+
+
+async def test_a_tensor_is_shown_as_a_symbol_for_each_entry() -> None:
+    """Of tic-tac-toe: nine cells that are empty, nine that have an o, nine that have an x."""
+    family = OpenSpiel(opponent="self", choices=True, told=False, tensor=True)
+    env = family.make(family.tasks("train")[0])
+    first = await env.start()
+    assert first.messages[-1].text == "!\"#$%&'()"
+    second = (await env.step("player0", say("x(0,0)"))).observation
+    assert second is not None
+    assert second.messages[-1].text == "\"#$%&'()="
+
+
+def test_symbols_tell_entries_apart() -> None:
+    assert symbols([0, 1, 0, 2.5]) == '"$2.5'
+    large = [symbols([float(at == number) for at in range(1024)]) for number in range(1024)]
+    assert len(set(large)) == 1024
+    assert {len(one) for one in large} == {2}

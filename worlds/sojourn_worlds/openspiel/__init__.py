@@ -25,7 +25,7 @@ from sojourn.errors import ConfigError
 from sojourn.tasks.splits import family_of_task, make_tasks_from_fields
 from sojourn.types import Task
 from sojourn_worlds.openspiel.exploitability import nash_conv
-from sojourn_worlds.openspiel.position import Position, load
+from sojourn_worlds.openspiel.position import Position, load, require_tensor
 from sojourn_worlds.openspiel.rules import RULES
 from sojourn_worlds.openspiel.solver import ends_before_policy_acts, expert, game_value, scripted
 from sojourn_worlds.turn_based import TurnBasedEnv
@@ -43,7 +43,9 @@ class OpenSpiel:
     every seat; games for one player have none. Which player the agent is follows from the seed, except against "expert"
     in a small game that one player can win by force: then the agent is that player. `turns` ends the episode, without
     reward, after so many moves of all players. `told` names the possible actions in the text, where they are at most
-    40, and `rules` explains the game in the system message; a model from scratch learns faster without.
+    40, and `rules` explains the game in the system message; a model from scratch learns faster without. With `tensor`,
+    what is seen are the entries of OpenSpiel's observation tensor that are not 0, a symbol each, in place of its text:
+    a small model from scratch tells boards apart sooner by them.
 
     Rewards are the game's returns, divided so that they lie between -1 and 1. An episode is a success when it is won;
     against "expert" in a small game that nobody can win by force, a draw is enough. The expert policy of a zero-sum
@@ -70,6 +72,7 @@ class OpenSpiel:
     turns: int = 200
     told: bool = True
     rules: bool = True
+    tensor: bool = False
     choices: bool = False
     train: int = 100_000
     test: int = 1_000
@@ -78,6 +81,8 @@ class OpenSpiel:
         require_within("openspiel", self, {"simulations": (2, 100_000), "turns": (1, 100_000), **SIZES})
         require_one_of("openspiel", self, {"opponent": ("random", "expert", "self")})
         loaded = load(self.game)
+        if self.tensor:
+            require_tensor(self.game)
         if self.opponent == "expert" and not (loaded.perfect_information and loaded.two_player_zero_sum):
             raise ConfigError(
                 f'openspiel: opponent = "expert" needs a zero-sum game of two players who see everything, but '
@@ -111,7 +116,7 @@ class OpenSpiel:
         """Returns NashConv of the policy, in small games in which it plays against itself."""
         if self.opponent != "self" or not self.choices:
             return {}
-        found = await nash_conv(policy, self.game, self.seats, self.turns, self.told, self.rules)
+        found = await nash_conv(policy, self.game, self.seats, self.turns, self.told, self.rules, self.tensor)
         return {} if found is None else {"nash_conv": found}
 
     @cached_property
@@ -134,7 +139,7 @@ def _deal(config: OpenSpiel, task: Task) -> TurnBasedEnv:
         state = loaded.game.new_initial_state()
         position = PositionWithExpert(
             loaded, f"{task.seed} {attempt}", config.turns, names, state, config.told, policy_seat, config.opponent,
-            config.simulations, success_above, rules=config.rules,
+            config.simulations, success_above, rules=config.rules, tensor=config.tensor,
         )  # fmt: skip
         if policy_seat and ends_before_policy_acts(position):
             continue

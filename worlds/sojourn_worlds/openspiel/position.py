@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,6 +15,7 @@ from sojourn.errors import ActionError, ConfigError
 from sojourn_worlds.openspiel.rules import Rules, rules_of
 from sojourn_worlds.turn_based import plain
 
+SYMBOLS = string.punctuation  # each of which is a token of its own in nearly all vocabularies
 MAX_LISTED_ACTIONS = 40  # an observation lists the possible actions only where there are no more than these
 
 
@@ -67,6 +69,30 @@ def load(name: str) -> Loaded:
     )  # fmt: skip
 
 
+def require_tensor(game: str) -> None:
+    """Raises `ConfigError` where `symbols` cannot show a player its game."""
+    loaded = load(game).game
+    size = loaded.observation_tensor_size() if loaded.get_type().provides_observation_tensor else 0
+    if not 0 < size <= len(SYMBOLS) ** 2:
+        raise ConfigError(
+            f"openspiel: tensor = true needs a game with an observation tensor of at most {len(SYMBOLS) ** 2} entries, "
+            f"but {game} has {size or 'none'}: leave it out"
+        )
+
+
+def symbols(tensor: Sequence[float]) -> str:
+    """Returns the entries of a tensor that are not 0, a symbol of punctuation each, or two where there are too many
+    entries; what is not 1 is followed by its value."""
+    digits = 1 if len(tensor) <= len(SYMBOLS) else 2
+    shown = [(number, value) for number, value in enumerate(tensor) if value]
+    return "".join(
+        (SYMBOLS[number // len(SYMBOLS)] if digits == 2 else "")
+        + SYMBOLS[number % len(SYMBOLS)]
+        + (f"{value:g}" if value != 1 else "")
+        for number, value in shown
+    )
+
+
 @dataclass
 class Position:
     """The state of one episode.
@@ -86,6 +112,7 @@ class Position:
     success_above: float = 0.0  # an episode with a higher reward is a success
     turns_taken: int = 0  # of all players
     rules: bool = True  # whether the system message explains the game
+    tensor: bool = False  # whether observations show the entries of a tensor in place of a text
 
     def __post_init__(self) -> None:
         self._resolve_chance()
@@ -116,6 +143,8 @@ class Position:
     def observe(self, seat: str) -> str:
         player = self.seats.index(seat)
         match self.loaded.rules.shows:
+            case _ if self.tensor:
+                text = symbols(self.state.observation_tensor(player))
             case "state":
                 text = str(self.state)
             case "observation":
