@@ -27,7 +27,8 @@ Measured so far: Kuhn poker, in play against the present policy, on five seeds (
 *Tic-tac-toe is not learned yet*: a small network that reads the board as numbers loses no game after 200 such steps,
 but the tiny language model lost 85% of its games after 240, as it hardly tells boards apart: even shown the right
 moves, it learns them slowly. Shown them with one token for each cell and mark, it does so at once, so positions are
-symbols now (`tensor`), *with which no run was made yet*. Rock-paper-scissors came from 1.22 to 0.44 in 100 steps; Leduc poker was not tried.
+symbols now (`tensor`), *with which no run was made yet*. Rock-paper-scissors came from 1.22 to 0.44 in 100 steps; Leduc
+poker was not tried.
 
 Trainings go on where they were killed; what is finished stays in `--folder`.
 """
