@@ -130,7 +130,12 @@ RUNS: Mapping[str, tuple[str, Sequence[str]]] = {
 NATIVE = ("kernel",)  # what the compiler makes of our C depends on the processor
 KINDS = ("weights", "metrics", "records", "exports", "provenance", "parquet")  # of digests
 OF_CONFIG = ("fields", "agent", "sampling")  # attributes of provenance that quote the config, whose keys may be renamed
-ORIGINS = ("origin", "reused_in", "model_name")  # which exports did not say when the digests were recorded
+LATER = ("origin", "reused_in", "model_name", "notes_json")  # which exports did not say when the digests were recorded
+    "origin",
+    "reused_in",
+    "model_name",
+    "notes_json",
+)  # which exports did not say when the digests were recorded
 OF_CODE = ("run:config", "run:code", "run:sojourn")  # whose attributes tell of files and versions of the code
 
 
@@ -280,7 +285,7 @@ def exported(path: Path, *words: str) -> Path:
 
 def untimed(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: untimed(of) for key, of in value.items() if key not in ("seconds", "run", *ORIGINS)}
+        return {key: untimed(of) for key, of in value.items() if key not in ("seconds", "run", *LATER)}
     if isinstance(value, str) and value.startswith('{"'):
         return untimed(json.loads(value))  # what a format keeps as text
     return [untimed(of) for of in value] if isinstance(value, list) else value
