@@ -131,11 +131,6 @@ NATIVE = ("kernel",)  # what the compiler makes of our C depends on the processo
 KINDS = ("weights", "metrics", "records", "exports", "provenance", "parquet")  # of digests
 OF_CONFIG = ("fields", "agent", "sampling")  # attributes of provenance that quote the config, whose keys may be renamed
 LATER = ("origin", "reused_in", "model_name", "notes_json")  # which exports did not say when the digests were recorded
-    "origin",
-    "reused_in",
-    "model_name",
-    "notes_json",
-)  # which exports did not say when the digests were recorded
 OF_CODE = ("run:config", "run:code", "run:sojourn")  # whose attributes tell of files and versions of the code
 
 
