@@ -11,7 +11,7 @@ learns the tastes of other people by conversations that are had once: `evaluativ
 1 and -1; `directive`, the policy's own log-probabilities once it has read the correction; `both`, their sum, each with
 the weight 1. Thanks are no hint: they tell nothing to do better, so that `directive` learns from corrections alone.
 
-The script is a bake-off (`bakeoff.py`). Settings were chosen on seeds 0 to 2.
+The script is a bake-off (`bakeoff.py`). Settings were chosen on seeds 0 and 1.
 """
 
 from __future__ import annotations
