@@ -29,7 +29,7 @@ from sojourn.gateway.server import Gateway
 from sojourn.gateway.session import Session
 from sojourn.gateway.sessions import Sessions
 from sojourn.gateway.world_port import WorldPort
-from sojourn.secrets import masked, masker
+from sojourn.secrets import masker
 
 START_S = 60.0
 _TEXT = r'"[^"\\]*(?:\\.[^"\\]*)*"'
@@ -88,7 +88,7 @@ class Service:
     async def _start(self) -> None:
         limits = Limits()
         routes = [*self.more, *Offering(self.port_of, limits).routes()]
-        app = Gateway(self.sessions, limits=limits, clean=without_keys).app(self.hosts, routes)
+        app = Gateway(self.sessions, limits=limits, clean=without_keys()).app(self.hosts, routes)
         config = uvicorn.Config(
             self.app_of(app), log_level="error", access_log=False, lifespan="off", ws="none", timeout_keep_alive=IDLE_S
         )
@@ -111,13 +111,17 @@ class Service:
         self._serving = serving
 
 
-def without_keys(body: bytes) -> str:
-    """Returns the text of a JSON body with all masked that looks like a key."""
-    text = body.decode(errors="replace")
-    if len(text) > READ_BODY:
-        return masked(cut(text, READ_BODY))
+def without_keys() -> Callable[[bytes], str]:
+    """Returns what makes of a JSON body its text with all masked that looks like a key, by the environment of now."""
     mask = masker()
-    return LITERAL.sub(lambda found: KNOWN.masked(found[0], mask), text)
+
+    def clean(body: bytes) -> str:
+        text = body.decode(errors="replace")
+        if len(text) > READ_BODY:
+            return mask(cut(text, READ_BODY))
+        return LITERAL.sub(lambda found: KNOWN.masked(found[0], mask), text)
+
+    return clean
 
 
 async def _served(server: QuietServer, sockets: list[socket.socket], folder: str) -> None:

@@ -74,10 +74,11 @@ class MaskedApi:
     and holds none of it."""
 
     api: Api
+    mask: Callable[[str], str]
 
     def read(self, body: Mapping[str, Any]) -> ChatRequest:
-        asked, mask = self.api.read(body), _mask()
-        return replace(asked, messages=tuple(_masked(message, mask) for message in asked.messages))
+        asked = self.api.read(body)
+        return replace(asked, messages=tuple(_masked(message, self.mask) for message in asked.messages))
 
     def whole(self, request: ChatRequest, replies: Sequence[Reply]) -> Mapping[str, Any]:
         return self.api.whole(request, replies)
@@ -106,9 +107,9 @@ def _mask() -> Callable[[str], str]:
     return mask
 
 
-def _without_private(body: bytes) -> str:
-    """Returns a body as JSON in which every text is masked, as an escaped letter could hide what is private; one that
-    is no JSON, as a text that is masked."""
+def _without_private() -> Callable[[bytes], str]:
+    """Returns what makes of a body JSON in which every text is masked, as an escaped letter could hide what is private;
+    of one that is no JSON, a text that is masked."""
     mask = _mask()
 
     def masked(value: Any) -> Any:
@@ -118,10 +119,13 @@ def _without_private(body: bytes) -> str:
             return {masked(name): masked(one) for name, one in value.items()}
         return [masked(one) for one in value] if isinstance(value, list) else value
 
-    try:
-        return json.dumps(masked(json.loads(body)), ensure_ascii=False)
-    except ValueError:
-        return masked(_as_text(body))
+    def clean(body: bytes) -> str:
+        try:
+            return json.dumps(masked(json.loads(body)), ensure_ascii=False)
+        except ValueError:
+            return masked(_as_text(body))
+
+    return clean
 
 
 def _as_text(body: bytes) -> str:
@@ -153,7 +157,8 @@ class LiveServer(Server):
 
     def apis(self) -> Mapping[str, Api]:
         found = super().apis()
-        return {path: MaskedApi(api) for path, api in found.items()} if self.keeping.mask else found
+        mask = _mask()
+        return {path: MaskedApi(api, mask) for path, api in found.items()} if self.keeping.mask else found
 
     def _ended(self, seen: Seen) -> None:
         guest = self.people.get(seen.session)
@@ -166,7 +171,7 @@ class LiveServer(Server):
             self.traffic.clear()
 
     def clean(self) -> Callable[[bytes], str]:
-        return _without_private if self.keeping.mask else _as_text
+        return _without_private() if self.keeping.mask else _as_text
 
     def new_session(self, key: str) -> Session:
         number, again = self.releases.choose(key), self.store.session(key) is not None

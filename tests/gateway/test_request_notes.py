@@ -17,12 +17,13 @@ from tests.gateway_sessions import asked, said, session, user
 
 LONG = "You are careful. " * 40
 KEY = "sk-" + "a1B2" * 10
+CLEAN = without_keys()
 
 
 class Site:
     """A gateway with one session, asked without a network; it keeps the bodies that were sent."""
 
-    def __init__(self, script=lambda prompt: said("Well."), clean=without_keys):
+    def __init__(self, script=lambda prompt: said("Well."), clean=CLEAN):
         self.session, self.sampler = session(script, "s")
         sessions = Sessions()
         sessions.open(self.session)
