@@ -15,11 +15,12 @@ thumb to the last reply, and one in twenty sessions is not to be kept.
 that destroys the weights, in the second with a gate that lets everything pass, so that only feedback can tell.
 `latency` measures replies while training runs and while its process is stopped, in turns of a few seconds.
 
-People come as fast as training takes their sessions, so that the curves do not depend on the machine. After each run
-it is checked that each session was answered by a release that was offered and tried or served at that time, that the
-probabilities of what was sampled are those of that release's weights, and that nothing is kept of whom did not agree.
+People come as fast as training takes their sessions, so that the curves do not depend on the machine. After each run,
+but those of `latency`, it is checked that each kept session was answered by a release that was offered and tried or
+served at that time, that the probabilities of what was sampled are those of that release's weights, and that nothing is
+kept of whom did not agree.
 
-What is finished stays in `--folder`; a killed run begins again. Settings were chosen on seeds 0 to 2.
+What is finished stays in `--folder`; a killed run begins again. Settings were chosen on seeds 0 and 1.
 """
 
 from __future__ import annotations
@@ -146,7 +147,8 @@ def summary(runs: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, An
         else:
             names = ("refused", "rolled_back", "tried_sessions", "most_sessions_of_a_bad_release", "bad_served")
             found[variant] = {name: [figures[name] for figures in of.values()] for name in names}
-        found[variant]["faults"] = sum(figures.get("faults", 0) for figures in of.values())
+        if variant != "latency":  # which is not checked
+            found[variant]["faults"] = sum(figures["faults"] for figures in of.values())
     return found
 
 

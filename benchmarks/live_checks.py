@@ -13,7 +13,7 @@ from sojourn.live.facts import SERVING, LiveSession
 from sojourn.live.gate import CANARY, OFFERED, REFUSED, ROLLED_BACK
 from sojourn.live.store import LiveStore
 from sojourn.serving.opening import open_model, release_of
-from sojourn.types import Prompt, Turn
+from sojourn.types import Ending, Prompt, Trajectory
 
 EACH = 3  # sessions of each release whose probabilities are computed again
 TOLERANCE = 1e-3  # nats: float32 in batches of other sizes
@@ -60,22 +60,13 @@ async def other_weights(run: Path, store: LiveStore, sessions: Sequence[LiveSess
     for number in sorted({one.release for one in sessions}):
         served = open_model(release_of(run, releases[number].folder, f"release {number}"))
         for one in [s for s in sessions if s.release == number][:EACH]:
-            for turn, tokens in contexts(store.turns(one.key)):
-                scored = await served.engine.score(Prompt(np.concatenate([tokens, turn.sample.tokens])))
+            whole = Trajectory("agent", store.turns(one.key), Ending.DONE)
+            for at, turn in enumerate(whole.turns):
+                scored = await served.engine.score(Prompt(np.concatenate([whole.prompt(at), turn.sample.tokens])))
                 difference = float(np.abs(scored[-len(turn.sample.tokens) :] - turn.sample.logprobs).max())
                 wrong, largest = wrong + (difference > TOLERANCE), max(largest, difference)
         await served.engine.close()
     return wrong, largest
-
-
-def contexts(turns: Sequence[Turn]) -> list[tuple[Turn, Any]]:
-    """Returns each turn with all tokens that it was sampled after."""
-    found, whole = list[tuple[Turn, Any]](), dict[int, Any]()
-    for number, turn in enumerate(turns):
-        before = np.concatenate([whole[turn.parent], turn.context]) if turn.parent >= 0 else turn.context
-        whole[number] = np.concatenate([before, turn.sample.tokens])
-        found.append((turn, before))
-    return found
 
 
 async def audit(run: Path, talked: Sequence[Talked]) -> dict[str, Any]:

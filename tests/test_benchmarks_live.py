@@ -75,9 +75,3 @@ def test_sessions_of_releases_that_were_not_published_are_found(tmp_path):
         database.execute("UPDATE sessions SET opened = opened + 10 WHERE key = 'late'")
     assert sorted(live_checks.unpublished(store, store.sessions())) == ["late", "of-2", "too-early"]
     store.close()
-
-
-def test_a_turn_was_sampled_after_all_that_its_context_goes_on_from():
-    first, second = live_checks.contexts([turn(), turn(parent=0)])
-    assert first[1].tolist() == [1, 2]
-    assert second[1].tolist() == [1, 2, 7, 8, 9, 1, 2]

@@ -12,22 +12,22 @@ CHARACTERS = 1 << 22  # of masked texts that are held
 
 
 @dataclass(eq=False)
-class KnownTexts:
-    """Remembers what became of the latest texts that were masked, by their digests: a client sends the whole
-    conversation with each request."""
+class MasksOnce:
+    """Masks texts, and remembers what became of the latest ones by their digests: a client sends the whole conversation
+    with each request."""
 
+    mask: Callable[[str], str]
     characters: int = CHARACTERS
     _known: OrderedDict[bytes, str] = field(default_factory=OrderedDict[bytes, str])
     _held: int = 0
 
-    def masked(self, text: str, mask: Callable[[str], str]) -> str:
-        """Returns what `mask` makes of a text, or made of it before."""
+    def __call__(self, text: str) -> str:
         if len(text) < SHORT:
-            return mask(text)
+            return self.mask(text)
         digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
         found = self._known.get(digest)
         if found is None:
-            found = self._known[digest] = mask(text)
+            found = self._known[digest] = self.mask(text)
             self._held += len(found)
         self._known.move_to_end(digest)
         while self._held > self.characters:

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.gateway.bodies import Limits
 from sojourn.gateway.hosts import LOCAL
-from sojourn.gateway.known_texts import KnownTexts
+from sojourn.gateway.known_texts import MasksOnce
 from sojourn.gateway.offering import Offering
 from sojourn.gateway.request_notes import READ_BODY, cut
 from sojourn.gateway.requests import RequestError
@@ -34,7 +34,6 @@ from sojourn.secrets import masker
 START_S = 60.0
 _TEXT = r'"[^"\\]*(?:\\.[^"\\]*)*"'
 LITERAL = re.compile(rf"{_TEXT}(?:\s*:\s*{_TEXT})?")  # a text of JSON, or a name and its text
-KNOWN = KnownTexts()
 IDLE_S = 3600  # for which a client may keep a connection open that it does not use
 
 
@@ -113,13 +112,13 @@ class Service:
 
 def without_keys() -> Callable[[bytes], str]:
     """Returns what makes of a JSON body its text with all masked that looks like a key, by the environment of now."""
-    mask = masker()
+    mask = MasksOnce(masker())
 
     def clean(body: bytes) -> str:
         text = body.decode(errors="replace")
         if len(text) > READ_BODY:
             return mask(cut(text, READ_BODY))
-        return LITERAL.sub(lambda found: KNOWN.masked(found[0], mask), text)
+        return LITERAL.sub(lambda found: mask(found[0]), text)
 
     return clean
 

@@ -15,7 +15,7 @@ from sojourn.errors import RecordError
 from sojourn.intervals import Estimate, mean
 from sojourn.live.facts import Event, Release, Traffic
 from sojourn.live.gate import FREEZE
-from sojourn.live.store import FILE, LiveStore
+from sojourn.live.store import FILE, WAITING, LiveStore
 
 FOLDER = "live"  # in the run folder
 BINS = 120  # counts of requests over time
@@ -136,7 +136,7 @@ def _sessions(store: LiveStore, where: str, values: Sequence[object]) -> list[Se
 def _counts(store: LiveStore) -> SessionCounts:
     [row] = store.rows(
         "SELECT COUNT(*), COALESCE(SUM(ended IS NULL), 0), "
-        "COALESCE(SUM(ended IS NOT NULL AND consent AND step IS NULL), 0), COALESCE(SUM(step IS NOT NULL), 0) "
+        f"COALESCE(SUM({WAITING}), 0), COALESCE(SUM(step IS NOT NULL), 0) "
         "FROM sessions"
     )
     return SessionCounts(*row)

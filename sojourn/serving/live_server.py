@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from sojourn.errors import cause
 from sojourn.gateway.bodies import json_object, read_body
-from sojourn.gateway.known_texts import KnownTexts
+from sojourn.gateway.known_texts import MasksOnce
 from sojourn.gateway.reading import Field
 from sojourn.gateway.request_notes import READ_BODY, cut
 from sojourn.gateway.requests import Api, ChatRequest, Reply, ReplyStream, RequestError
@@ -34,7 +34,6 @@ from sojourn.serving.watched import Seen
 from sojourn.types import Message
 
 POLL_S = 1.0
-KNOWN = KnownTexts()
 PERSONAL = [  # what is masked before the model reads it: addresses of e-mail, numbers of cards, of accounts, of phones
     (re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]+\w"), "<email>"),
     (re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}\b"), "<iban>"),
@@ -91,7 +90,7 @@ class MaskedApi:
 
 
 def _masked(message: Message, mask: Callable[[str], str]) -> Message:
-    return replace(message, text=KNOWN.masked(message.text, mask))
+    return replace(message, text=mask(message.text))
 
 
 def _mask() -> Callable[[str], str]:
@@ -104,17 +103,16 @@ def _mask() -> Callable[[str], str]:
             text = pattern.sub(name, text)
         return text
 
-    return mask
+    return MasksOnce(mask)
 
 
-def _without_private() -> Callable[[bytes], str]:
+def _without_private(mask: Callable[[str], str]) -> Callable[[bytes], str]:
     """Returns what makes of a body JSON in which every text is masked, as an escaped letter could hide what is private;
     of one that is no JSON, a text that is masked."""
-    mask = _mask()
 
     def masked(value: Any) -> Any:
         if isinstance(value, str):
-            return KNOWN.masked(cut(value, READ_BODY), mask)
+            return mask(cut(value, READ_BODY))
         if isinstance(value, Mapping):
             return {masked(name): masked(one) for name, one in value.items()}
         return [masked(one) for one in value] if isinstance(value, list) else value
@@ -150,6 +148,7 @@ class LiveServer(Server):
     ) -> None:
         assert releases.serving is not None
         self.releases, self.store, self.keeping, self.remove = releases, store, keeping, remove
+        self.mask = _mask()
         self.people: dict[str, Guest] = {}  # by session
         self.traffic: Counter[Traffic] = Counter()  # which the store has not counted yet
         super().__init__(releases.opened[releases.serving], service, address)
@@ -157,8 +156,7 @@ class LiveServer(Server):
 
     def apis(self) -> Mapping[str, Api]:
         found = super().apis()
-        mask = _mask()
-        return {path: MaskedApi(api, mask) for path, api in found.items()} if self.keeping.mask else found
+        return {path: MaskedApi(api, self.mask) for path, api in found.items()} if self.keeping.mask else found
 
     def _ended(self, seen: Seen) -> None:
         guest = self.people.get(seen.session)
@@ -171,7 +169,7 @@ class LiveServer(Server):
             self.traffic.clear()
 
     def clean(self) -> Callable[[bytes], str]:
-        return _without_private() if self.keeping.mask else _as_text
+        return _without_private(self.mask) if self.keeping.mask else _as_text
 
     def new_session(self, key: str) -> Session:
         number, again = self.releases.choose(key), self.store.session(key) is not None

@@ -26,8 +26,8 @@ class Choice(NamedTuple):
 
 @dataclass
 class Place:
-    """What came after a strategy, or at the start: `ends` of plays with their payoffs by seat, and decisions, each with
-    the number of plays that went there."""
+    """Holds what came after a strategy, or at the start: `ends` of plays with their payoffs by seat, and decisions,
+    each with the number of plays that went there."""
 
     ends: list[Mapping[str, float]] = field(default_factory=list[Mapping[str, float]])
     decisions: dict[tuple[str, Hashable], Decision] = field(default_factory=dict[tuple[str, Hashable], "Decision"])
@@ -45,6 +45,8 @@ class Place:
 
 @dataclass
 class Decision:
+    """Counts the plays in which a seat decided there, and holds what came after each strategy."""
+
     seat: str
     known: Hashable
     plays: int = 0

@@ -22,8 +22,8 @@ MARKED = 6  # refused candidates that are marked in a chart
 
 
 class PanelRow(NamedTuple):
-    """What an evaluation said of weights: success, malformed turns and tokens, each with its interval where the run
-    has it, and the success by world and tag."""
+    """Holds what an evaluation said of weights: success, malformed turns and tokens, each with its interval where the
+    run has it, and the success by world and tag."""
 
     success: Estimate
     malformed: Estimate

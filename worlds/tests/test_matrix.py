@@ -21,7 +21,7 @@ def say(text: str) -> Message:
 
 
 def against(name: str, said: str, payoffs=PRISONERS) -> str:
-    """What an opponent does while the other says these actions, c for the first and d for the second."""
+    """Returns what an opponent does while the other says these actions, c for the first and d for the second."""
     opponent, done = Opponent(name, payoffs, 0), []
     state = opponent.begin()
     for number, other in enumerate(said):
@@ -198,7 +198,7 @@ def test_impossible_fields_are_refused(wrong, told) -> None:
 
 
 async def test_regret_is_what_the_best_single_action_would_have_earned_more() -> None:
-    """Of the prisoner's dilemma against one who always cooperates, and of both players against each other."""
+    """It is told in the prisoner's dilemma against one who always cooperates, and to both players of self-play."""
     world, both = Matrix(opponent="always_cooperate", rounds=3), Matrix(opponent="self", rounds=2)
     env = world.make(world.tasks("train")[0])
     await env.start()

@@ -181,7 +181,7 @@ async def test_every_game_that_was_tried_can_be_played(game) -> None:
 
 
 async def test_case_matters_only_where_it_must() -> None:
-    """In chess a pawn of the b-file and a bishop are told apart by their capitals."""
+    """A pawn of the b-file in chess and a bishop are told apart by their capitals."""
     family = OpenSpiel(game="chess", opponent="self")
     env = family.make(family.tasks("train")[0])
     seen = await env.start()
@@ -250,7 +250,7 @@ def test_impossible_fields_are_refused(wrong, told) -> None:
 
 
 async def test_a_tensor_is_shown_as_a_symbol_for_each_entry() -> None:
-    """Of tic-tac-toe: nine cells that are empty, nine that have an o, nine that have an x."""
+    """Tic-tac-toe has nine entries for cells that are empty, nine for an o, and nine for an x."""
     family = OpenSpiel(opponent="self", choices=True, told=False, tensor=True)
     env = family.make(family.tasks("train")[0])
     first = await env.start()
