@@ -138,7 +138,8 @@ READ = {
     (
         "groups",
         "proposals",
-    ): "2026-11-29: the abstracts, and both authors' code: reward_managers.py, ssp_ray_trainer.py",
+    ): "2026-11-29: the abstracts, and both authors' code: reward_managers.py, ssp_ray_trainer.py; of SSR the text, "
+    "sections 2 and 3 and appendices A to C",
     ("groups", "hindsight"): "2026-11-25: the abstract, accounts by others, and the authors' code",
     ("estimator", "self_imitation"): "2026-11-25: the abstract and the authors' code, self_imitation.py",
     (
