@@ -55,7 +55,8 @@ READ = {
     ("estimator", "eapo"): "2026-11-22: the text",
     ("estimator", "mgrpo"): "2026-11-22: the text",
     ("estimator", "mars"): "2026-11-22: the authors' code",
-    ("estimator", "cosearch"): "2026-11-23: the text, sections 3.3-3.4, eq. 4-6 and appendix C, and the authors' code",
+    ("estimator", "cosearch"): "2026-11-23: the text, sections 3.3-3.4, eq. 4-6 and appendix C, and the authors' code; "
+    "2026-11-29: of that co_search_tool.py, answer_match_reward.py, score_assign_functions.py, uid_group_functions.py",
     ("estimator", "igpo"): "2026-11-22: the authors' code; of DR-Venus what its preset cites",
     ("estimator", "rae"): "2026-11-22: the text",
     ("estimator", "reinforce_pp"): "2026-11-22: OpenRLHF's and verl's code, with which it agrees",
