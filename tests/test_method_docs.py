@@ -55,7 +55,8 @@ READ = {
     ("estimator", "eapo"): "2026-11-22: the text",
     ("estimator", "mgrpo"): "2026-11-22: the text",
     ("estimator", "mars"): "2026-11-22: the authors' code",
-    ("estimator", "cosearch"): "2026-11-23: the text, sections 3.3-3.4, eq. 4-6 and appendix C, and the authors' code",
+    ("estimator", "cosearch"): "2026-11-23: the text, sections 3.3-3.4, eq. 4-6 and appendix C, and the authors' code; "
+    "2026-11-29: of that co_search_tool.py, answer_match_reward.py, score_assign_functions.py, uid_group_functions.py",
     ("estimator", "igpo"): "2026-11-22: the authors' code; of DR-Venus what its preset cites",
     ("estimator", "rae"): "2026-11-22: the text",
     ("estimator", "reinforce_pp"): "2026-11-22: OpenRLHF's and verl's code, with which it agrees",
@@ -138,7 +139,8 @@ READ = {
     (
         "groups",
         "proposals",
-    ): "2026-11-29: the abstracts, and both authors' code: reward_managers.py, ssp_ray_trainer.py",
+    ): "2026-11-29: the abstracts, and both authors' code: reward_managers.py, ssp_ray_trainer.py; of SSR the text, "
+    "sections 2 and 3 and appendices A to C",
     ("groups", "hindsight"): "2026-11-25: the abstract, accounts by others, and the authors' code",
     ("estimator", "self_imitation"): "2026-11-25: the abstract and the authors' code, self_imitation.py",
     (

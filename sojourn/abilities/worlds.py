@@ -210,6 +210,29 @@ class ReadsTasks(Protocol):
 
 
 @runtime_checkable
+class ProposesByActing(Protocol):
+    """A world whose training tasks an agent makes by acting in it, such as by breaking what others are to repair.
+
+    `propose` returns the play in which it makes one that takes the place of `like`, in view of `examples`, which are
+    texts of tasks. Such a play ends with success where the task can be used; `impossible` is 1 in the info of the last
+    step where it cannot, and `tries` is how often the agent may end it so. `made_by` returns the task that the actions
+    of a play with success made, in which what they leave open follows from `seed`, and `write_task` the text of a task.
+    """
+
+    def propose(self, like: Task, examples: Sequence[str], seed: int, tries: int) -> Env: ...
+    def made_by(self, like: Task, actions: Sequence[str], seed: int) -> Task: ...
+    def write_task(self, task: Task) -> str: ...
+
+
+@runtime_checkable
+class LeavesTasks(Protocol):
+    """A world in which a failed play may leave another task: `left_by` returns the training task that goes on from
+    where an episode of a proposed task ended, None where there is none."""
+
+    def left_by(self, episode: Episode) -> Task | None: ...
+
+
+@runtime_checkable
 class Proposes(Protocol):
     """A world in which tasks of another are proposed by a model (`sojourn/envs/proposing.py`).
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from hashlib import blake2b
 from typing import Annotated, Any
 
-from sojourn.abilities import Bounds, Closes, HasWorlds, MakesTasks, Opens, ReadsTasks
+from sojourn.abilities import Bounds, Closes, HasWorlds, MakesTasks, Opens, ProposesByActing, ReadsTasks
 from sojourn.codec import from_plain, to_plain
 from sojourn.config.fields import Kind, Range
 from sojourn.curricula.limits import Limits, check_limits
@@ -43,6 +43,10 @@ class Proposing:
     play ends when a task was proposed that can be used, with a reward of 0, as only plays of it tell what it is worth;
     or when it cannot be used, as nobody could solve it or as it is one of the test split, or the last of `tries` texts
     was malformed, with a reward of -1.
+
+    In a world that is proposed in by acting (`ProposesByActing`), such as `repo`, the proposer acts in a play of its
+    own, such as one in which it breaks what others are to repair, and the task is what its actions have made; `tries`
+    is how often it may say that it is done.
 
     `limits`, such as {rooms = [2, 8]}, names the numbers that are proposed, with narrower bounds; the others are those
     of a task that the curriculum draws. Without it, all that the world allows are proposed, and the world's own texts
@@ -91,7 +95,8 @@ class Proposing:
         return self.world.make_task(like, data, seed) if isinstance(self.world, MakesTasks) else None
 
     def proposal(self, like: Task, examples: Sequence[str], seed: int) -> Task:
-        self.proposals.reader(like).task_format(like)
+        if self.proposals.acted(like) is None:
+            self.proposals.reader(like).task_format(like)
         return Task(PROPOSING, {"like": to_plain(like), "examples": list(examples)}, seed, "train")
 
     def proposed(self, episode: Episode) -> Task | None:
@@ -106,12 +111,17 @@ class Proposing:
             for turn in trajectory.turns
             if turn.message is not None and not turn.info.get("malformed")
         ]
-        return self.proposals.read(episode.task, texts[-self.proposal_turns(like_of(episode.task)) :])
+        like = like_of(episode.task)
+        if self.proposals.acted(like) is not None:
+            return self.proposals.made(episode.task, texts)
+        return self.proposals.read(episode.task, texts[-self.proposal_turns(like) :])
 
     def written(self, task: Task) -> str:
-        return self.proposals.reader(task).write_task(task)
+        return (self.proposals.acted(task) or self.proposals.reader(task)).write_task(task)
 
     def proposal_turns(self, like: Task) -> int:
+        if self.proposals.acted(like) is not None:
+            return 1
         reader = self.proposals.reader(like)
         return len(reader.choices(like)) if self.choices and isinstance(reader, NumbersAsText) else 1
 
@@ -152,12 +162,35 @@ class Proposals:
 
         return Generated(make, len(train))
 
-    def make(self, task: Task) -> Proposal:
+    def make(self, task: Task) -> Env:
         like = like_of(task)
+        if (world := self.acted(like)) is not None:
+            return world.propose(like, task.data["examples"], task.seed, self.tries)
         reader = self.reader(like)
         if self.choices and isinstance(reader, NumbersAsText):
             return ChosenProposal(self, task, like, reader, self.tries)
         return Proposal(self, task, like, reader, self.tries)
+
+    def acted(self, like: Task) -> ProposesByActing | None:
+        """Returns the world of a task where tasks like it are proposed by acting; raises `ConfigError` where keys are
+        set that such a world does not read."""
+        world = self.family.world_of(like) if isinstance(self.family, HasWorlds) else self.family
+        if not isinstance(world, ProposesByActing):
+            return None
+        if self.choices or self.limits:
+            raise ConfigError(
+                f"proposing: tasks of the world '{like.env}' are proposed by acting in it, so that there are no "
+                "numbers to choose or to limit: leave choices and limits out"
+            )
+        return world
+
+    def made(self, task: Task, actions: Sequence[str]) -> Task | None:
+        """Returns the task that the actions of a play of `task` made, in a world in which one is proposed by acting."""
+        like = like_of(task)
+        world = self.acted(like)
+        assert world is not None
+        made = world.made_by(like, actions, _seed_of(task, "\n".join(actions)))
+        return replace(made, tags=tuple(dict.fromkeys((*like.tags, MADE))))
 
     def reader(self, like: Task) -> ReadsTasks:
         """Returns what reads texts as tasks like one; raises `ConfigError` where nothing does."""
@@ -177,13 +210,16 @@ class Proposals:
         like, text = like_of(task), "\n".join(texts)
         if len(text) > LONGEST:
             raise ActionError(f"A task has at most {LONGEST} characters.")
-        seed = int.from_bytes(blake2b(f"{task.seed} {text}".encode(), digest_size=4).digest())
         reader = self.reader(like)
-        made = reader.read_task(like, text, seed)
+        made = reader.read_task(like, text, _seed_of(task, text))
         if made is None:
             return None
         kept = made.tags if isinstance(reader, NumbersAsText) else like.tags
         return replace(made, tags=tuple(dict.fromkeys((*kept, MADE))))
+
+
+def _seed_of(task: Task, text: str) -> int:
+    return int.from_bytes(blake2b(f"{task.seed} {text}".encode(), digest_size=4).digest())
 
 
 def like_of(task: Task) -> Task:

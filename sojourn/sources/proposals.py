@@ -11,14 +11,14 @@ from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 
-from sojourn.abilities import GroupQueue, MakesTasks, Proposes, since_now
+from sojourn.abilities import GroupQueue, LeavesTasks, MakesTasks, Proposes, since_now
 from sojourn.config.fields import Range
 from sojourn.envs.proposing import IMPOSSIBLE, PROPOSING
 from sojourn.errors import ConfigError
 from sojourn.protocols import SourceConfig
 from sojourn.rewards.reward_cache import scored_or_failed
 from sojourn.rollout.runner import SamplerFor
-from sojourn.rollout.world import seats_of
+from sojourn.rollout.world import seats_of, world_of
 from sojourn.seeds import seed_of
 from sojourn.sources.context import SourceContext, StageContext, count_unjudged, require_played
 from sojourn.sources.slot_record import SlotRecord
@@ -42,7 +42,7 @@ class ProposalSlots(Slots):
 class Proposals:
     """Groups of tasks that a model proposes, and groups of plays that solve them, as Absolute Zero trains both (Zhao et
     al. 2025, arXiv:2505.03335, and its code) and Search Self-play does (Lu et al. 2025, arXiv:2510.18821, and its
-    code).
+    code), and Self-play SWE-RL both roles of its agent (SSR: Wei et al. 2025, arXiv:2512.18552).
 
     Each step has `prompts` groups of `proposals` episodes of proposing a task, in a world `proposing`, and for each
     task that was proposed and can be used, a group of `solves` episodes of it. Both are trained: the solver on the
@@ -53,6 +53,10 @@ class Proposals:
     A proposal is worth 1 - s, or with `reward = "middle"` 4 s (1 - s), if it was ever solved; `unsolved` if it never
     was; `impossible` if it is a task that cannot be used; and `malformed` if the episode ended without a task. The
     defaults are those of Absolute Zero's code; Search Self-play has `unsolved = 1`, and its code "middle" as an option.
+    With `reward = "ssr"` one that was solved sometimes is worth 1 - (1 - `unsolved`) s, and `unsolved` if it always or
+    never was: eq. 1 of SSR, whose alpha is -`unsolved`, with `unsolved = -0.8` and `impossible = -1`. Of the failed
+    plays of a task, the first `higher_order` of a group of proposals that left one go on from there: what they left is
+    a task too, with a group of its own, in worlds that say so, such as `repo` (the higher-order bugs of SSR).
     A failure of the infrastructure is no failure to solve a task: the rate is that of the plays that were completed,
     and where there was none, the proposal is not trained. Equal tasks of a group of proposals are solved once, and
     `repeated` times the fraction of the group's other proposals that are the same task is taken off what each is worth.
@@ -72,11 +76,12 @@ class Proposals:
     solves: Annotated[int, Range(1)] = 8
     examples: Annotated[int, Range(0)] = 4
     keep: Annotated[int, Range(1, MAX_KEPT)] = 64
-    reward: Literal["one_minus", "middle"] = "one_minus"
+    reward: Literal["one_minus", "middle", "ssr"] = "one_minus"
     unsolved: float = 0.0
     impossible: float = -0.5
     malformed: float = -1.0
     repeated: Annotated[float, Range(0)] = 0.0
+    higher_order: Annotated[int, Range(0)] = 0
     max_lag: Annotated[int, Range(0)] = 0
 
     live = True
@@ -84,7 +89,7 @@ class Proposals:
     @property
     def slots(self) -> int:
         """Returns how many slots belong to a group of proposals: its own, and one for each task."""
-        return 1 + self.proposals
+        return 1 + self.proposals + self.higher_order
 
     @property
     def width(self) -> int:
@@ -94,7 +99,7 @@ class Proposals:
     @property
     def parts(self) -> Sequence[SourceConfig[Any]]:
         """Returns what the groups of a step are like, those of the solver first."""
-        solved = Slots(width=self.prompts * self.proposals, size=self.solves, max_lag=self.max_lag)
+        solved = Slots(width=self.prompts * (self.slots - 1), size=self.solves, max_lag=self.max_lag)
         return solved, ProposalSlots(width=self.prompts, size=self.proposals, max_lag=self.max_lag)
 
     def tasks(self, steps: int) -> int:
@@ -102,8 +107,10 @@ class Proposals:
 
     def worth(self, rate: float) -> float:
         """Returns what a task is worth that the solver solves at this rate."""
-        if rate == 0:
+        if rate == 0 or (rate == 1 and self.reward == "ssr"):
             return self.unsolved
+        if self.reward == "ssr":
+            return 1 - (1 - self.unsolved) * rate
         return 1 - rate if self.reward == "one_minus" else 4 * rate * (1 - rate)
 
     async def check(self, stage: StageContext) -> None:
@@ -128,6 +135,11 @@ class Proposals:
             )
         for task in tasks:
             _check_task(stage, env, task)
+            if self.higher_order and not isinstance(world_of(stage.env, task), LeavesTasks):
+                raise ConfigError(
+                    f"stage '{stage.name}': higher_order = {self.higher_order}, but a failed play of the world "
+                    f"'{task.env}' leaves no other task: leave it out"
+                )
 
     def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> LiveProposals:
         """Returns the source of a stage, whose k-th group of proposals is of tasks in the place of the one that the
@@ -151,12 +163,13 @@ def _check_task(stage: StageContext, env: Proposes, task: Task) -> None:
 
 @dataclass(frozen=True)
 class Solved:
-    """Holds what was played for one group of proposals: that group, the task that each of its episodes proposed, and
-    the groups that solved these, by task."""
+    """Holds what was played for one group of proposals: that group, the task that each of its episodes proposed, the
+    groups that solved these, by task, and those that solved what failed plays of them left."""
 
     proposals: Group
     made: Sequence[Task | None]
     groups: Mapping[str, Group]
+    further: Sequence[Group] = ()
 
     def same(self, number: int) -> float:
         """Returns the fraction of the other episodes that proposed the task of an episode."""
@@ -222,7 +235,7 @@ class LiveProposals:
             await self.close()
             raise
         played = [await self._judged(solved) for solved in played]
-        groups = [group for solved in played for group in (solved.proposals, *solved.groups.values())]
+        groups = [group for solved in played for group in (solved.proposals, *solved.groups.values(), *solved.further)]
         require_played(groups, step)
         for number in tasks:
             del self._running[number], self._records[number]
@@ -278,7 +291,24 @@ class LiveProposals:
                 for n, task in enumerate(made)
                 if task is not None and first[task.id] == n
             }
-        return Solved(replace(played, origin=ORIGIN), made, {id: one.result() for id, one in solving.items()})
+        groups = {id: one.result() for id, one in solving.items()}
+        first_further = slot + 1 + config.proposals
+        async with asyncio.TaskGroup() as tasks:
+            further = [
+                tasks.create_task(self._solve(record, task, first_further + n))
+                for n, task in enumerate(self._left_by(groups))
+            ]
+        return Solved(replace(played, origin=ORIGIN), made, groups, [one.result() for one in further])
+
+    def _left_by(self, groups: Mapping[str, Group]) -> list[Task]:
+        """Returns the first `higher_order` different tasks that failed plays of these groups left."""
+        found: dict[str, Task] = {}
+        for episode in (episode for group in groups.values() for episode in group.episodes):
+            world = world_of(self.context.runner.family, episode.task)
+            failed = episode.error is None and not any(one.success for one in episode.trajectories)
+            if failed and isinstance(world, LeavesTasks) and (task := world.left_by(episode)) is not None:
+                found.setdefault(task.id, task)
+        return list(found.values())[: self.config.higher_order]
 
     async def _solve(self, record: SlotRecord, task: Task, slot: int) -> Group:
         return await self.context.runner.play_group(

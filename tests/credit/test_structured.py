@@ -1,5 +1,6 @@
 """Estimators that look into episodes, against small examples worked by hand from their equations."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -173,6 +174,45 @@ def test_cosearch_compares_words_without_case_punctuation_and_articles():
     made = group(*(trajectory([1, 1], messages=[text, f"answer {n}"]) for n, text in enumerate(texts)))
     [credit] = CoSearch(epsilon=0.0, similarity=1.0)([made], [paid([1, 0], [0, 0], [0, 0])], {})
     assert [turns[0] for turns in by_turn(credit)] == pytest.approx([2**0.5, -(0.5**0.5), -(0.5**0.5)], abs=1e-6)
+
+
+def searched(asked):
+    """An episode of a searcher, who asks and then answers, and of a ranker, who acts after each question."""
+    moves = [{"move": float(2 * n)} for n in range(len(asked) + 1)]
+    texts = [*(f"search[{text}]" for text in asked), "answer[it]"]
+    between = [{"move": float(2 * n + 1)} for n in range(len(asked))]
+    ranker = trajectory([1] * len(asked), infos=between, messages=["[2] > [1]"] * len(asked), agent="ranker")
+    return [trajectory([1] * len(texts), infos=moves, messages=texts), ranker]
+
+
+def test_a_ranker_is_compared_by_what_it_was_asked_and_gets_the_callers_outcome():
+    """CoSearch, eq. 5: r_rank, plus r_main where r_rank is above the threshold; groups are of similar sub-queries."""
+    asked = [["who wrote the old book"], ["weather", "who wrote the old book"], ["Who wrote old book?"]]
+    made = of_episodes([searched(texts) for texts in asked])
+    scores = paid([0, 1], [1], [0, 0, 0.5], [0.9, 1], [0, 0], [0.25])
+    [credit] = CoSearch(caller="agent", epsilon=0.0)([made], [scores], {})
+    advantages = by_turn(credit)
+    worth = np.array([1 + 1, 1 + 0.5, 0.25])
+    wanted = (worth - worth.mean()) / worth.std()
+    assert [advantages[1][0], advantages[3][1], advantages[5][0]] == pytest.approx(list(wanted))
+    assert advantages[3][0] == 0, "nobody else asked for the weather"
+    callers = np.array([1, 0.5, 0])
+    assert [advantages[n][0] for n in (0, 2, 4)] == pytest.approx(list((callers - callers.mean()) / callers.std()))
+
+
+def test_a_ranker_gets_the_outcome_of_a_caller_that_is_not_trained():
+    made = of_episodes([searched(["who wrote it"]) for _ in range(3)])
+    rewards = (1.0, 0.0, 0.0)
+    episodes = []
+    for episode, reward in zip(made.episodes, rewards, strict=True):
+        caller, ranker = episode.trajectories
+        turns = (*caller.turns[:-1], replace(caller.turns[-1], reward=reward))
+        episodes.append(replace(episode, trajectories=(replace(caller, turns=turns, trainable=False), ranker)))
+    made = replace(made, episodes=tuple(episodes))
+    [credit] = CoSearch(caller="agent", epsilon=0.0)([made], [paid([1], [1], [1])], {})
+    assert flat(by_turn(credit)) == pytest.approx([2**0.5, -(0.5**0.5), -(0.5**0.5)], abs=1e-6)
+    assert CoSearch(caller="agent").reads_all_models
+    assert not CoSearch().reads_all_models
 
 
 def test_srgpo_by_hand():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -10,7 +12,8 @@ from sojourn.envs.mixed import Mixed
 from sojourn.envs.proposing import MADE, PROPOSING, Proposing
 from sojourn.envs.toy import Toy
 from sojourn.errors import ActionError, ConfigError
-from sojourn.types import Ending, Episode, Message, Role, Step, Task, Trajectory, Turn
+from sojourn.protocols import Env
+from sojourn.types import Ending, Episode, Message, Observation, Role, Step, Task, Trajectory, Turn
 
 GOOD = "rooms 4\nside rooms 0\ndoors 1\ndecoys 0\nobjects 2"
 IMPOSSIBLE = GOOD.replace("doors 1", "doors 4")
@@ -202,3 +205,60 @@ def test_a_world_that_makes_no_tasks_is_refused():
     wrong = Proposing(world=Toy(), limits={"turns": [1, 2]})
     with pytest.raises(ConfigError, match="limits name 'turns'"):
         wrong.proposal(wrong.tasks("train")[0], [], 1)
+
+
+# -- worlds in which a task is proposed by acting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counting(Toy):
+    """A task is made by counting: its number of rooms is how often "more" was said."""
+
+    def propose(self, like: Task, examples: Sequence[str], seed: int, tries: int) -> Env:
+        return CountingPlay(examples, tries)
+
+    def made_by(self, like: Task, actions: Sequence[str], seed: int) -> Task:
+        return replace(like, data={**like.data, "rooms": actions.count("more")}, seed=seed)
+
+    def write_task(self, task: Task) -> str:
+        return f"{task.data['rooms']} rooms"
+
+
+@dataclass
+class CountingPlay:
+    examples: Sequence[str]
+    tries: int
+
+    async def start(self) -> Observation:
+        return Observation((Message(Role.USER, f"Count. {self.examples} {self.tries}"),), agent="proposer")
+
+    async def step(self, agent: str, action: Message) -> Step:
+        if action.text == "less":
+            raise ActionError("There is no less.")
+        done = action.text == "enough"
+        seen = None if done else Observation((Message(Role.USER, "Go on."),), agent="proposer")
+        return Step(seen, {agent: 0.0}, done=done, success=True if done else None)
+
+    async def close(self) -> None: ...
+
+
+def test_a_task_may_be_what_the_actions_of_a_play_have_made():
+    world = Proposing(world=Mixed(worlds=(Counting(),)), tries=2)
+    like = world.tasks("train")[0]
+    task = world.proposal(like, ["3 rooms"], 7)
+    assert asyncio.run(world.make(task).start()).messages[0].text == "Count. ['3 rooms'] 2"
+    _, episode = played(world, task, "more", "less", "more", "enough")
+    made = world.proposed(episode)
+    assert made is not None
+    assert (made.data["rooms"], made.tags) == (2, (*like.tags, MADE))
+    assert world.written(made) == "2 rooms"
+    assert world.proposal_turns(like) == 1
+    _, unfinished = played(world, task, "more")
+    assert world.proposed(unfinished) is None
+
+
+@pytest.mark.parametrize("keys", [{"choices": True}, {"limits": {"rooms": (2, 3)}}])
+def test_a_world_that_is_proposed_in_by_acting_reads_no_choices_or_limits(keys):
+    world = Proposing(world=Counting(), **keys)
+    with pytest.raises(ConfigError, match="proposed by acting"):
+        world.proposal(world.tasks("train")[0], [], 1)

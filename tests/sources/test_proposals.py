@@ -23,7 +23,7 @@ from sojourn.rollout.runner import Rollout
 from sojourn.sources.proposals import ORIGIN, LiveProposals, Proposals
 from sojourn.tasks import Generated
 from sojourn.train.loop import taken_by
-from sojourn.types import Group, Message, Observation, Prompt, Role, Sample, SamplingParams, Step, Task
+from sojourn.types import Episode, Group, Message, Observation, Prompt, Role, Sample, SamplingParams, Step, Task
 
 SOLVES = 4
 IMPOSSIBLE, NEVER_OPENS, OPENS_SOMETIMES = 6, 7, 8  # sizes
@@ -82,9 +82,8 @@ class Writes(Says):
         return await super().sample(prompt, params)
 
 
-def bound(*texts: str, steps: int = 4, sampler: Any = None, **config: Any) -> LiveProposals:
-    world = Proposing(world=Sized())
-    parts = components(world, sampler or Writes(texts=texts))
+def bound(*texts: str, steps: int = 4, sampler: Any = None, world: Any = None, **config: Any) -> LiveProposals:
+    parts = components(Proposing(world=world or Sized()), sampler or Writes(texts=texts))
     parts.runner.config = Rollout(retries=0, max_error_rate=1.0)
     keys = {"prompts": 1, "proposals": len(texts), "solves": SOLVES, **config}
     return Proposals(**keys).bind(parts, "rl", steps)
@@ -121,6 +120,41 @@ def test_search_self_plays_rewards():
     texts = [f"size {size}" for size in (0, 1, 4)]
     assert taken(bound(*texts, unsolved=1.0))[2] == [0, 0.25, 1]
     assert taken(bound(*texts, reward="middle"))[2] == [0, 0.75, 0]
+
+
+def test_the_reward_of_self_play_swe_rl():
+    """SSR, eq. 1: -1 where the consistency checks fail, -alpha if s is 0 or 1, else 1 - (1 + alpha) s; alpha is 0.8."""
+    texts = [f"size {size}" for size in (0, 1, 2, 3, 4, IMPOSSIBLE)]
+    rewards = taken(bound(*texts, reward="ssr", unsolved=-0.8, impossible=-1.0))[2]
+    np.testing.assert_allclose(rewards, [-0.8, 1 - 1.8 * 0.75, 1 - 1.8 * 0.5, 1 - 1.8 * 0.25, -0.8, -1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaving(Sized):
+    """A failed play of size n leaves a task of size n - 1, unless it is such a task itself."""
+
+    def left_by(self, episode: Episode) -> Task | None:
+        task = episode.task
+        return None if "left" in task.data else replace(task, data={"size": task.data["size"] - 1, "left": True})
+
+
+def test_what_failed_plays_leave_is_solved_too():
+    """The higher-order bugs of SSR: they make no difference to what the first task is worth."""
+    source = bound("size 1", "size 4", world=Leaving(), higher_order=1)
+    proposals, solved, rewards = taken(source)
+    assert [(group.task.data["size"], "left" in group.task.data) for group in solved] == [
+        (1, False), (4, False), (0, True)
+    ]  # fmt: skip
+    assert rewards == [0.25, 0]
+    assert len({group.slot for group in (proposals, *solved)}) == 4
+    assert source.config.width == 4
+    assert len(taken(bound("size 1", "size 4", world=Leaving(), higher_order=3))[1]) == 4, "equal ones are solved once"
+    assert len(taken(bound("size 1", "size 4", world=Leaving()))[1]) == 2
+
+
+def test_higher_order_is_refused_where_no_play_leaves_a_task():
+    with pytest.raises(ConfigError, match="a failed play of the world 'toy' leaves no other task"):
+        refused(Proposals(higher_order=1), Proposing(world=Toy()))
 
 
 def test_a_failure_of_the_infrastructure_is_never_a_reward():

@@ -8,34 +8,42 @@ In the manner of repository repair (SWE-bench, Jimenez et al. 2024, arXiv:2310.0
 (SWE-smith, Yang et al. 2025, arXiv:2504.21798). It differs: the modules are our own and small, a bug is one mutation
 that at least one test notices, files are read and changed through a few actions without a shell, and tests are calls
 whose results are compared outside the sandbox in which they run. Every bug is tried before it is used; the unchanged
-modules pass all tests, which proves that each task can be done.
+modules pass all tests, which proves that each task can be done. In a world `proposing`, an agent injects the bugs
+itself (`injection`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from typing import Annotated, ClassVar
 
 from sojourn.config.fields import Range
 from sojourn.envs.about import About
-from sojourn.envs.calls import LONGEST_ACTION
 from sojourn.envs.fields import Count, check_fields, require_within
 from sojourn.envs.sandbox.command import require_sandbox
 from sojourn.envs.sandbox.risks import risks
 from sojourn.errors import ActionError, InfrastructureError
 from sojourn.tasks.splits import make_tasks_from_data
-from sojourn.types import Message, Observation, Step, Task
+from sojourn.types import Episode, Message, Observation, Step, Task
 from sojourn_worlds.repo.bugs import Bug, Case, bugs_of, cases_of, expected, source_of
 from sojourn_worlds.repo.cases import CASES
-from sojourn_worlds.repo.trial import describe, is_same, is_value, run_cases
+from sojourn_worlds.repo.editing import after, edit_of, file_of, numbered, split
+from sojourn_worlds.repo.injection import (
+    Injection,
+    difference,
+    files_of_tests,
+    injected,
+    line_of,
+    originals,
+    visible,
+)
+from sojourn_worlds.repo.trial import is_same, is_value, report, run_cases
 from sojourn_worlds.sandbox_env import last_step, observe
 
-MAX_FILE_CHARS = 20_000  # characters
 SYSTEM_PROMPT = """Some functions of a small Python repository are wrong. Repair them, and then submit. \
 Their docstrings say what is right. Say one action:
 read FILE
@@ -52,6 +60,11 @@ class Repo:
     A repository has so many `modules`, of which `bugs` have a bug each. `seen`: whether the tests that the agent can
     run notice every bug; without it they notice none, and only the docstrings tell. `turns` ends the episode, without
     success, after so many actions; all tests together take `timeout_s` at most.
+
+    In a world `proposing`, an agent breaks the repository and removes tests that show it, as in Self-play SWE-RL (SSR:
+    Wei et al. 2025, arXiv:2512.18552): at least `min_changed_files` modules must be changed, each so that a failing
+    test needs it, and at least `min_failing_tests` tests that it can read must fail. Whoever repairs is shown the tests
+    that were removed.
     """
 
     about: ClassVar[About] = About(
@@ -66,12 +79,14 @@ class Repo:
     seen: bool = True
     turns: Annotated[int, Range(1)] = 16
     timeout_s: Annotated[float, Range(above=0)] = 10.0
+    min_changed_files: Annotated[int, Range(1)] = 1
+    min_failing_tests: Annotated[int, Range(1)] = 1
     train: Count = 100_000
     test: Count = 1_000
 
     def __post_init__(self) -> None:
         check_fields("repo", self)
-        require_within("repo", self, {"bugs": (1, self.modules)})
+        require_within("repo", self, {"bugs": (1, self.modules), "min_changed_files": (1, self.modules)})
 
     def tasks(self, split: str) -> Sequence[Task]:
         return make_tasks_from_data(
@@ -84,11 +99,49 @@ class Repo:
 
     def make(self, task: Task) -> RepoEnv:
         require_sandbox("repo")
-        names, planted = planted_in(task)
-        files = {f"{name}.py": source_of(name) for name in names}
-        for bug in planted:
-            files[f"{bug.module}.py"] = bug.plant(files[f"{bug.module}.py"])
-        return RepoEnv(self, task, names, files)
+        names, changed = broken_in(task)
+        return RepoEnv(self, task, names, {**originals(names), **changed})
+
+    def propose(self, like: Task, examples: Sequence[str], seed: int, tries: int) -> Injection:
+        """Returns a play in which an agent injects a bug into the modules of a task."""
+        require_sandbox("repo")
+        return Injection(
+            Task(like.env, like.data, seed, like.split), broken_in(like)[0], tuple(examples), tries, self.turns,
+            self.min_changed_files, self.min_failing_tests, self.timeout_s,
+        )  # fmt: skip
+
+    def made_by(self, like: Task, actions: Sequence[str], seed: int) -> Task:
+        """Returns the task of repairing what the actions of a play of injecting have left."""
+        names = broken_in(like)[0]
+        artefact = injected(names, actions)
+        found = {"names": list(names), "changed": dict(artefact.changed), "weakened": list(artefact.weakened)}
+        return Task(like.env, {**like.data, **found}, seed, "train")
+
+    def write_task(self, task: Task) -> str:
+        return difference(*broken_in(task))
+
+    def left_by(self, episode: Episode) -> Task | None:
+        """Returns the task of repairing what a failed repair of an injected bug has left (the higher-order bugs of SSR,
+        up to the second order); None where the agent submitted nothing, or changed nothing."""
+        task = episode.task
+        actions = [turn.message.text for turn in episode.trajectories[0].turns if turn.message is not None]
+        if "changed" not in task.data or "order" in task.data or not actions or actions[-1].split()[:1] != ["submit"]:
+            return None
+        names, changed = broken_in(task)
+        files = after({**originals(names), **changed}, actions)
+        left = {file: text for file, text in files.items() if text != source_of(file.removesuffix(".py"))}
+        return None if left == changed else replace(task, data={**task.data, "changed": left, "order": 2})
+
+
+def broken_in(task: Task) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Returns the modules of a task, and the files of those that are changed."""
+    if "changed" in task.data:
+        return tuple(task.data["names"]), dict(task.data["changed"])
+    names, planted = planted_in(task)
+    changed: dict[str, str] = {}
+    for bug in planted:
+        changed[f"{bug.module}.py"] = bug.plant(source_of(bug.module))
+    return names, changed
 
 
 def planted_in(task: Task) -> tuple[tuple[str, ...], tuple[Bug, ...]]:
@@ -121,43 +174,36 @@ class RepoEnv:
     @property
     def tests(self) -> dict[str, str]:
         """Returns the tests that the agent may read, as if they were files."""
-        tests: dict[str, str] = {}
-        for name in self.names:
-            pairs = zip(cases_of(name), expected(name), strict=True)
-            lines = [f"{case.call} must have {describe(right)}\n" for case, right in pairs if case.seen]
-            tests[f"test_{name}.txt"] = "".join(lines)
-        return tests
+        return files_of_tests(self.names, self.weakened)
+
+    @property
+    def weakened(self) -> tuple[str, ...]:
+        """Returns the calls of the tests that were removed from those files."""
+        return tuple(self.task.data.get("weakened", ()))
 
     async def start(self) -> Observation:
         listed = ", ".join([*self.files, *self.tests])
-        text = f"Files: {listed}."
-        return observe(text, (), SYSTEM_PROMPT)
+        removed = [line_of(*pair) for pair in visible(self.names) if pair[0].call in self.weakened]
+        wanted = "\n".join(["\nThese tests must pass too, though no file has them:", *removed]) if removed else ""
+        return observe(f"Files: {listed}.{wanted}", (), SYSTEM_PROMPT)
 
     async def step(self, agent: str, action: Message) -> Step:
         if self.done:
             raise InfrastructureError("a repository was given an action after its end: play each once")
-        text = action.text.strip("\n")
-        if len(text) > LONGEST_ACTION:
-            raise ActionError(f"{len(text)} characters are too many, say at most {LONGEST_ACTION}")
-        head, _, body = text.partition("\n")
+        words, body = split(action.text)
         crashed = False
-        match head.split():
+        match words:
             case ["submit"]:
                 return self._end(agent, await self._passes())
             case ["test"]:
-                answers = await run_cases(
-                    self.files, [case for case, _ in self._cases(seen=True)], self.family.timeout_s
-                )
-                self.tests_were_run, result, crashed = True, self._report(answers), self._crashed(answers)
+                pairs = self._cases(seen=True)
+                answers = await run_cases(self.files, [case for case, _ in pairs], self.family.timeout_s)
+                self.tests_were_run, result, crashed = True, report(pairs, answers), self._crashed(answers)
             case ["read", name]:
-                result = _numbered(self._file(name, {**self.files, **self.tests}))
+                result = numbered(file_of(name, {**self.files, **self.tests}, "read"))
                 self.files_read |= {name}
-            case ["replace", name, lines]:
-                result = self._replace(name, lines, _plain(body))
-            case ["write", name]:
-                result = self._write(name, f"{_plain(body)}\n" if body else "")
             case _:
-                raise ActionError(f'"{head[:30]}" is no action, say read, replace, write, test or submit')
+                result = self._change(words, body)
         self.turns_taken += 1
         if self.turns_taken >= self.family.turns:
             return self._end(agent, False, error=float(crashed))
@@ -190,49 +236,23 @@ class RepoEnv:
             return f"read {file}"
         return repair(file, self.files[file], source_of(wrong[0]))
 
-    def _file(self, name: str, files: Mapping[str, str]) -> str:
-        if name not in files:
-            what = "change" if files is self.files else "read"
-            raise ActionError(f'there is no file "{name[:40]}" to {what}, use one of {", ".join(files)}')
-        return files[name]
-
-    def _replace(self, name: str, lines: str, body: str) -> str:
-        old = self._file(name, self.files).splitlines()
-        numbers = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", lines, re.ASCII)
-        first, last = (int(numbers[1]), int(numbers[2] or numbers[1])) if numbers else (0, 0)
-        if not 1 <= first <= last <= len(old) + 1:
-            raise ActionError(f'"{lines[:20]}" are no lines of {name}, which has 1 to {len(old)}, say as in 3-5')
-        new = [*old[: first - 1], *(body.split("\n") if body else []), *old[last:]]
-        return self._write(name, "".join(f"{line}\n" for line in new))
-
-    def _write(self, name: str, text: str) -> str:
-        self._file(name, self.files)
-        if len(text) > MAX_FILE_CHARS:
-            raise ActionError(f"{name} would have {len(text)} characters, but {MAX_FILE_CHARS} is the most")
-        self.files[name] = text
-        return f"{name} is changed."
+    def _change(self, words: list[str], body: str) -> str:
+        edit = edit_of(words, body, self.files)
+        if edit is None:
+            raise ActionError(f'"{" ".join(words)[:30]}" is no action, say read, replace, write, test or submit')
+        self.files[edit.name] = edit.text
+        return f"{edit.name} is changed."
 
     def _cases(self, seen: bool) -> list[tuple[Case, str]]:
-        pairs = [pair for name in self.names for pair in zip(cases_of(name), expected(name), strict=True)]
-        return [(case, right) for case, right in pairs if case.seen or not seen]
+        """Returns the tests with what each must give: with `seen` those that the agent can run, else all of them."""
+        if seen:
+            return visible(self.names, self.weakened)
+        return [pair for name in self.names for pair in zip(cases_of(name), expected(name), strict=True)]
 
     def _crashed(self, answers: Sequence[str]) -> bool:
         """Returns whether the code raised an error that no test asks for, or gave no answer."""
         pairs = zip(self._cases(seen=True), answers, strict=True)
         return any(not is_value(answer) and not is_same(answer, right) for (_, right), answer in pairs)
-
-    def _report(self, answers: Sequence[str]) -> str:
-        pairs = self._cases(seen=True)
-        failed = [
-            f"{case.call} must have {describe(right)}, but it has {describe(answer)}"
-            for (case, right), answer in zip(pairs, answers, strict=True)
-            if not is_same(answer, right)
-        ]
-        lines = [
-            f"{len(failed)} of {len(pairs)} tests fail." if failed else f"All {len(pairs)} tests pass.",
-            *failed[:4],
-        ]
-        return "\n".join(lines)
 
     async def _passes(self) -> bool:
         pairs = self._cases(seen=False)
@@ -252,13 +272,3 @@ def repair(file: str, now: str, right: str) -> str:
         _, first, last, start, end = spans[0]
         return f"replace {file} {first + 1}-{last}\n" + "\n".join(new[start:end])
     return f"write {file}\n{right}"
-
-
-def _plain(body: str) -> str:
-    """Returns the text without the code fence around it."""
-    fenced = re.fullmatch(r"```\w*\n(.*?)\n?```\s*", body, re.DOTALL)
-    return fenced[1] if fenced else body
-
-
-def _numbered(text: str) -> str:
-    return "\n".join(f"{number} {line}" for number, line in enumerate(text.splitlines(), 1)) or "(empty)"

@@ -96,6 +96,14 @@ def is_noticed(module: str, source: str) -> bool | None:
     return None
 
 
+@cache
+def noticing_cases(bug: Bug) -> tuple[Case, ...]:
+    """Returns the visible cases that notice a bug of ours."""
+    names = _loaded(bug.module, bug.plant(source_of(bug.module)))
+    pairs = zip(cases_of(bug.module), expected(bug.module), strict=True)
+    return tuple(case for case, right in pairs if case.seen and _outcome(names[case.function], case) != right)
+
+
 def _loaded(module: str, source: str) -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": module}
     exec(compile(source, module, "exec"), names)

@@ -92,3 +92,14 @@ def describe(line: str) -> str:
     except (ValueError, RecursionError, KeyError, TypeError):
         text = "given no answer"
     return text if len(text) <= 100 else f"{text[:100]}..."
+
+
+def report(pairs: Sequence[tuple[Case, str]], answers: Sequence[str]) -> str:
+    """Returns what is told of tests that were run: how many fail, and the first few of those."""
+    failed = [
+        f"{case.call} must have {describe(right)}, but it has {describe(answer)}"
+        for (case, right), answer in zip(pairs, answers, strict=True)
+        if not is_same(answer, right)
+    ]
+    told = f"{len(failed)} of {len(pairs)} tests fail." if failed else f"All {len(pairs)} tests pass."
+    return "\n".join([told, *failed[:4]])

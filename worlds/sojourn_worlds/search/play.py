@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from sojourn.errors import ActionError, InfrastructureError
 from sojourn.types import Message, Observation, Role, Step, Task
+from sojourn_worlds.search import ranking
 from sojourn_worlds.search.corpus import Passage
 from sojourn_worlds.search.index import Index, words
 from sojourn_worlds.search.marking import Mark, gives_away, mark, mark_spans, normalised
@@ -41,6 +42,12 @@ class Rules(NamedTuple):
     marking: str
     turns: int
     choices: bool
+    candidates: int = 0
+
+    @property
+    def found(self) -> int:
+        """Returns how many passages the engine finds for a query, of which `results` are shown."""
+        return self.candidates or self.results
 
 
 class State(NamedTuple):
@@ -49,6 +56,7 @@ class State(NamedTuple):
     listed: frozenset[str] = frozenset()
     opened: frozenset[str] = frozenset()
     last_query: str = ""
+    candidates: tuple[str, ...] = ()  # ids of the passages that are to be ranked
 
 
 @dataclass
@@ -69,6 +77,10 @@ class Play:
     async def step(self, agent: str, action: Message) -> Step:
         if self.done:
             raise InfrastructureError("a search world was given an action after its end: play each world once")
+        if (agent == ranking.SEAT) != bool(self.state.candidates):
+            raise InfrastructureError(f"a search world was given an action of '{agent}' in another's turn")
+        if self.state.candidates:
+            return self._ranked(agent, action.text)
         verb, argument = self._parse(action.text)
         if verb == "answer":
             return self._end(agent, argument)
@@ -76,9 +88,52 @@ class Play:
             text = self._open(argument)
         else:
             passages = await self._find(verb, argument)
-            ids = tuple(passage.id for passage in passages)
-            self.state = self.state._replace(shown=ids, listed=self.state.listed | set(ids), last_query=argument)
-            text = "\n".join(self._line(passage, argument) for passage in passages) or "Nothing found."
+            if verb == "search" and self.rules.candidates and len(passages) > 1:
+                return self._to_rank(agent, passages, argument)
+            text = self._list(passages, argument)
+        return self._go_on(agent, text)
+
+    def _to_rank(self, agent: str, passages: tuple[Passage, ...], query: str) -> Step:
+        """Returns the step after which the ranker is asked."""
+        ids = tuple(passage.id for passage in passages)
+        self.state = self.state._replace(
+            turns_taken=self.state.turns_taken + 1, last_query=query, candidates=ids
+        )  # fmt: skip
+        if self.state.turns_taken >= self.rules.turns:
+            return self._end(agent, None)
+        count = min(self.rules.results, len(ids))
+        told = ranking.SYSTEM_PROMPT.format(count=count, example=ranking.written(range(count)[::-1]))
+        lines = [
+            f"[{number}] {passage.title}: {snippet(passage.text, query, ranking.SHOWN_WORDS)}"
+            for number, passage in enumerate(passages, 1)
+        ]
+        text = "\n".join([f"Question: {self.data['question']}", f"Search: {query}", *lines])
+        choices = tuple(f"[{number}]" for number in range(1, len(ids) + 1)) if self.rules.choices else ()
+        shown = Observation(
+            (Message(Role.USER, text),), (Message(Role.SYSTEM, told),), choices=choices, agent=ranking.SEAT
+        )
+        return Step(shown, {agent: 0.0})
+
+    def _ranked(self, agent: str, text: str) -> Step:
+        """Returns the step that shows the first of the candidates in the order that the ranker says."""
+        candidates = [self.index.corpus.by_id[id] for id in self.state.candidates]
+        count = min(self.rules.results, len(candidates))
+        places = ranking.ranked(text, len(candidates), count)
+        best = tuple(candidates[place] for place in places or range(count))
+        answerable = any(ranking.holds_answer(passage, self._accepted) for passage in candidates)
+        hits = ranking.quality(best, self._accepted) if answerable else 0.0
+        told = self._list(best, self.state.last_query)
+        info = {"answerable": float(answerable), "search/hits": hits}
+        return Step(self._observe(told), {agent: hits if places else ranking.FORMAT_PENALTY}, info=info)
+
+    def _list(self, passages: tuple[Passage, ...], query: str) -> str:
+        ids = tuple(passage.id for passage in passages)
+        self.state = self.state._replace(
+            shown=ids, listed=self.state.listed | set(ids), last_query=query, candidates=()
+        )  # fmt: skip
+        return "\n".join(self._line(passage, query) for passage in passages) or "Nothing found."
+
+    def _go_on(self, agent: str, text: str) -> Step:
         self.state = self.state._replace(turns_taken=self.state.turns_taken + 1)
         if self.state.turns_taken >= self.rules.turns:
             return self._end(agent, None)
@@ -93,10 +148,16 @@ class Play:
     def state_key(self) -> str:
         state = self.state
         known = (state.turns_taken, state.shown, sorted(state.listed), sorted(state.opened), state.last_query)
+        known = (*known, state.candidates) if state.candidates else known
         return f"{self.task.id}/{hashlib.sha256(repr(known).encode()).hexdigest()[:24]}"
 
     def expert(self) -> str:
-        """Finds and opens the evidence, in order, and answers; it answers at once where no turn is left for that."""
+        """Finds and opens the evidence, in order, and answers; it answers at once where no turn is left for that. It
+        ranks the evidence first."""
+        if candidates := self.state.candidates:
+            wanted = [id for id in self.data["evidence"] if id in candidates and id not in self.state.listed]
+            order = [*wanted, *(id for id in candidates if id not in wanted)][: self.rules.results]
+            return ranking.written([candidates.index(id) for id in order])
         missing = [id for id in self.data["evidence"] if id not in self.state.opened]
         left = self.rules.turns - self.state.turns_taken
         for id in missing if left > 1 else []:
@@ -131,8 +192,8 @@ class Play:
         if verb == "neighbours":
             return tuple(self.index.corpus.naming[argument.lower()][: self.rules.results])
         if self.index.slow:
-            return await asyncio.to_thread(self.index.search, argument, self.rules.results)
-        return self.index.search(argument, self.rules.results)
+            return await asyncio.to_thread(self.index.search, argument, self.rules.found)
+        return self.index.search(argument, self.rules.found)
 
     def _open(self, id: str) -> str:
         passage = self.index.corpus.by_id[id]
@@ -148,12 +209,17 @@ class Play:
         self.done = True
         judged = self._mark(answer) if answer else Mark(0.0, 0.0, 0.0)
         info = {f"search/{name}": value for name, value in judged._asdict().items()}
-        reward = earned(judged, self.rules.marking)
-        return Step(None, {agent: reward}, done=True, success=judged.exact == 1.0, info=info)
+        rewards = {agent: earned(judged, self.rules.marking)} | ({ranking.SEAT: 0.0} if self.rules.candidates else {})
+        return Step(None, rewards, done=True, success=judged.exact == 1.0, info=info)
 
     @property
     def _answers(self) -> tuple[str, ...]:
         return (self.data["answer"], *self.data["aliases"])
+
+    @property
+    def _accepted(self) -> tuple[str, ...]:
+        """Returns the answers that a passage may hold: those of all masks, where the task is a text with masks."""
+        return tuple(answer for answers in self._spans for answer in answers) or self._answers
 
     @property
     def _spans(self) -> list[list[str]]:
@@ -206,7 +272,7 @@ class Play:
         met = [name for name in self._met() if name in passage.names]
         for wanted in (*met, passage.title, f"{passage.title} {' '.join(words_of_text[:8])}", " ".join(words_of_text)):
             query = clean(wanted)[:LONGEST_ARGUMENT]
-            if passage in self.index.search(query, self.rules.results):
+            if passage in self.index.search(query, self.rules.found):
                 return query
         return ""
 
