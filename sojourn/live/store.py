@@ -298,13 +298,13 @@ class LiveStore:
         rows = self._database.execute("SELECT turn, value FROM feedback WHERE session = ? ORDER BY id", (key,))
         return [(turn, value) for turn, value in rows.fetchall()]
 
-    def scores(self, release: int, newest: int, since: float = 0.0) -> list[float]:
-        """Returns the mean feedback of each of the newest sessions that a release answered and that have any, the
-        newest first; of those alone that began at a time or later."""
+    def scores(self, release: int, newest: int | None = None, since: float = 0.0) -> list[float]:
+        """Returns the mean feedback of each of the newest sessions (None: of all) that a release answered and that have
+        any, the newest first; of those alone that began at a time or later."""
         rows = self._database.execute(
             "SELECT AVG(value) FROM feedback JOIN sessions ON key = session WHERE release = ? AND opened >= ? "
             "GROUP BY session ORDER BY MAX(at) DESC LIMIT ?",
-            (release, since, newest),
+            (release, since, -1 if newest is None else newest),
         )
         return [value for (value,) in rows.fetchall()]
 
