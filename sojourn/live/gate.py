@@ -106,9 +106,13 @@ def serving(store: LiveStore) -> Release | None:
     return releases.get(offered[0]) if offered and offered[0] is not None else None
 
 
+def frozen(store: LiveStore) -> bool:
+    return (store.folder / FREEZE).exists()
+
+
 def judge(gate: Gate, store: LiveStore, summary: Summary) -> str:
     """Returns why the weights of an evaluation may not serve, or nothing."""
-    if (store.folder / FREEZE).exists():
+    if frozen(store):
         return f"the file {FREEZE} is there: nothing changes until it is removed"
     now = serving(store)
     return "" if now is None else gate.why_not(panel_of(summary), now.panel)
