@@ -40,23 +40,36 @@ def kinds(run):
     return found
 
 
-@pytest.fixture(scope="module")
-def begun(tmp_path_factory):
-    """Returns a run after its first step, with the first release made such that no candidate is as good."""
-    folder = tmp_path_factory.mktemp("begun")
+def recipe(folder, *stages):
+    """Writes a recipe whose stages learn from sessions that have ended, and returns its path."""
     sessions = LiveStore(folder / "sessions")
     for number in range(2 * STEPS):
         kept(sessions, f"s{number:02}", turns=2)
         sessions.add_feedback(f"s{number:02}", "f", number % 2, 1.0 if number % 3 else -1.0)
     sessions.close()
-    rl = stage(1, poll_s=0.01, folder=str(folder / "sessions")) | LARGE
-    table = {"name": "live", **RECIPE, "record": {"checkpoint_every": 1, "keep": 9}, "release": GATE, "stages": [rl]}
-    (folder / "train.toml").write_text(tomli_w.dumps(table))
-    train(folder / "train.toml", "--out", folder / "run")
-    store = LiveStore(folder / "run" / "live")
+    table = {"name": "live", **RECIPE, "record": {"checkpoint_every": 1, "keep": 9}, "release": GATE}
+    chosen = [
+        stage(steps, poll_s=0.01, folder=str(folder / "sessions")) | LARGE | {"name": name} for name, steps in stages
+    ]
+    path = folder / "train.toml"
+    path.write_text(tomli_w.dumps(table | {"stages": chosen}))
+    return path
+
+
+def make_unreachable(store):
+    """Makes the panel of what was offered such that no candidate is as good."""
+    panel = json.dumps({"success": 1.0, "success_low": 1.0, "malformed": 0.0, "tokens": 1.0})
     with store._writing() as database:
-        panel = json.dumps({"success": 1.0, "success_low": 1.0, "malformed": 0.0, "tokens": 1.0})
         database.execute("UPDATE releases SET panel = ?", (panel,))
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """Returns a run after its first step."""
+    folder = tmp_path_factory.mktemp("begun")
+    train(recipe(folder, ("rl", 1)), "--out", folder / "run")
+    store = LiveStore(folder / "run" / "live")
+    make_unreachable(store)
     store.close()
     return folder
 
@@ -71,9 +84,9 @@ def resumed(run, *more):
     return train(run, "--resume", f"stages.rl.steps={STEPS}", *more)
 
 
-def saved(run):
+def saved(run, step=STEPS):
     """Returns what the last checkpoint has: the weights, those of the reference, moments, and the trainer's counts."""
-    last = run / "checkpoints" / f"step-{STEPS:06}"
+    last = run / "checkpoints" / f"step-{step:06}"
     arrays = {
         f"{path.name}/{name}": value
         for path in sorted((last / "weights").glob("*.safetensors"))
@@ -153,9 +166,9 @@ def test_a_run_that_is_killed_and_resumed_goes_back_at_the_same_step_bit_for_bit
     assert_same(run, whole[0])
 
 
-def assert_same(run, other):
+def assert_same(run, other, step=STEPS):
     assert kinds(run) == kinds(other)
-    (arrays, trainer), (others, other_trainer) = saved(run), saved(other)
+    (arrays, trainer), (others, other_trainer) = saved(run, step), saved(other, step)
     assert trainer == other_trainer
     assert arrays.keys() == others.keys()
     for name, value in arrays.items():
@@ -168,6 +181,35 @@ def test_what_is_decided_at_the_end_holds_when_the_run_is_given_more_steps(begun
     assert kinds(run)[-1] == (RETURNED, 0)
     resumed(run)
     assert_same(run, whole[0])
+
+
+def test_what_is_decided_at_the_end_of_a_stage_holds_for_the_next_one(tmp_path, monkeypatch):
+    path = recipe(tmp_path, ("rl", 2), ("then", 1))
+    consider = Releases.consider
+    killing = False
+
+    def considering(self, name, *rest):
+        said = consider(self, name, *rest)
+        if name == "before":
+            make_unreachable(self.store)
+        if name == "rl" and killing:
+            raise Killed
+        return said
+
+    monkeypatch.setattr(Releases, "consider", considering)
+    train(path, "--out", tmp_path / "whole")
+    refused = (REFUSED, None)
+    assert kinds(tmp_path / "whole")[1:] == [refused, refused, (RETURNED, 0), refused]
+    release = load_file(tmp_path / "whole" / "live" / "releases" / "before@0" / "weights.safetensors")
+    arrays, _ = saved(tmp_path / "whole", 3)
+    for name, value in release.items():
+        np.testing.assert_array_equal(arrays[f"reference.safetensors/{name}"], value)
+    killing = True
+    with pytest.raises(Killed):
+        train(path, "--out", tmp_path / "part")
+    killing = False
+    train(tmp_path / "part", "--resume")
+    assert_same(tmp_path / "part", tmp_path / "whole", 3)
 
 
 def test_an_offer_begins_the_count_anew_and_what_is_frozen_does_not_count(tmp_path):
