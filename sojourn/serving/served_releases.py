@@ -147,10 +147,9 @@ class ServedReleases:
     def _compare(self, new: int | None, other: int | None, count: int, since: float) -> Compared:
         """Compares two releases by the feedback of sessions that began at a time or later."""
         mine, theirs = ([] if one is None else self.store.scores(one, since=since) for one in (new, other))
-        earlier = len(theirs) < 2 and other is not None
-        if earlier:
-            theirs = self.store.scores(other, count)
-        return compare(self.gate, count, Scores(mine, theirs, earlier=earlier))
+        if len(theirs) < 2 and other is not None:
+            return compare(self.gate, count, Scores(mine, self.store.scores(other, count), earlier=True))
+        return compare(self.gate, count, Scores(mine, theirs))
 
     def _serve(self, number: int, reason: str) -> None:
         self.previous = self.serving if self.gate.watch_sessions else None
