@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from rich.text import Text
 
-from sojourn.gateway.request_notes import API, BEFORE, BODY, CAUSE, CLIENT, NOW, PLACE, SHARES, STREAMED
+from sojourn.record.note_names import API, BEFORE, BODY, CAUSE, CLIENT, NOW, PLACE, SHARES, STREAMED
 from sojourn.terminal.clean import clean, one_line
 
 SHOWN = 300  # characters of a note
