@@ -18,7 +18,7 @@ from tests.gateway_sessions import said
 from tests.live_sessions import summary
 from tests.live_site import Site
 
-GATE = Gate(canary_share=0.5, canary_sessions=2, tolerance=0.1, watch_sessions=0)
+GATE = Gate(canary_share=0.5, canary_sessions=2, tolerance=0.1, watch_sessions=0, limit_sessions=2)
 CONFIG = "name = 'support'\nseed = 1\nmodel.name = 'tiny'\n"
 
 

@@ -12,11 +12,9 @@ from typing import NamedTuple
 
 from sojourn.gateway.placement import Cause, Difference
 from sojourn.gateway.requests import Received
+from sojourn.record.note_names import API, BEFORE, BODY, CAUSE, CLIENT, NOW, PLACE, SHARES, STREAMED
 from sojourn.types import Turn
 
-API, CLIENT, STREAMED = "API", "client", "streamed"
-CAUSE, PLACE, BEFORE, NOW = "new context", "history differs at", "history before", "history now"
-BODY, SHARES = "request body", "request body shares"
 LONGEST_CLIENT = 200  # characters of a client's name
 LONGEST_BODY = 1 << 18  # characters of a body
 READ_BODY = 2 * LONGEST_BODY  # that are looked through for what is private: where these are cut, nothing is kept

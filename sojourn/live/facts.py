@@ -33,6 +33,15 @@ class Release(NamedTuple):
     panel: Mapping[str, float]
 
 
+class Candidate(NamedTuple):
+    """Names weights that were judged after an evaluation, `name@step`; with the reason if they were refused, and the
+    release from whose weights the learner continued then, if it did."""
+
+    evaluation: str
+    refused: str = ""
+    back_to: int | None = None
+
+
 class Event(NamedTuple):
     """Says what became of a release, and why."""
 

@@ -12,6 +12,8 @@ from sojourn.live.store import LiveStore
 from sojourn.record.summary import Summary, TaskStatistics
 
 OFFERED, REFUSED, CANARY, ROLLED_BACK = "offered", "refused", "canary", "rolled back"
+KEPT = "kept"  # of a release that serves: it is watched no longer
+RETURNED = "returned"  # of the learner: it goes on from the weights of a release
 FAILED = "failed"  # of a release: it cannot be opened
 FROZEN, THAWED = "frozen", "thawed"  # of all: nothing changes any more, or again
 FREEZE = "FREEZE"  # a file in the store's folder, while which is there nothing is offered and nothing changes
@@ -30,11 +32,20 @@ class Gate:
     named FREEZE in the folder of the service's store keeps all from being offered.
 
     What is offered is then tried: `canary_share` of new sessions are answered by it (0: it serves at once) until
-    `canary_sessions` of them have feedback. If that is lower in the mean than what the serving release has in sessions
-    that begin in the same time, by more than `tolerance`, it is rolled back; else it serves. Then its predecessor
-    answers `canary_share` of the other new sessions, until `watch_sessions` of its own have feedback: if these are
-    worse, the predecessor serves again. So when people change, both are seen to change; where the other release had no
-    sessions in that time, its last ones before count.
+    `canary_sessions` of its own, and as many of the serving release, have feedback. If its feedback is lower in the
+    mean than that of the serving release, by more than `tolerance`, it is rolled back; else it serves. Then its
+    predecessor answers `canary_share` of the other new sessions, until `watch_sessions` of both have feedback: if those
+    of the new release are worse by more than `tolerance`, the predecessor serves again. Only sessions are compared that
+    began in the same time, so when people change, both are seen to change; with `canary_share = 0` the predecessor
+    answers nobody, and its last sessions before count. A difference that is sure is acted on at once.
+
+    With a small `canary_share`, one of the two has few sessions. What cannot be told when the new release has
+    `limit_sessions` with feedback is not waited for: the release serves on, and the reason that is written down begins
+    with "too few sessions to tell".
+
+    When `refused_limit` candidates in a row were refused (0: never), the learner goes back: it continues from the
+    weights of the release that serves, with new optimisers and schedules, as at the beginning of a stage. These weights
+    are then the reference, too. What is refused because of FREEZE does not count.
     """
 
     margin: Annotated[float, Range(0, 1)] = 0.1
@@ -45,6 +56,16 @@ class Gate:
     canary_sessions: Annotated[int, Range(2)] = 20
     tolerance: Annotated[float, Range(0)] = 0.1
     watch_sessions: Annotated[int, Range(0)] = 50
+    limit_sessions: Annotated[int, Range(2)] = 1_000
+    refused_limit: Annotated[int, Range(0)] = 8
+
+    def __post_init__(self) -> None:
+        least = max(self.canary_sessions, self.watch_sessions)
+        if self.limit_sessions < least:
+            raise ValueError(
+                f"limit_sessions = {self.limit_sessions}: expected at least {least}, as canary_sessions = "
+                f"{self.canary_sessions} and watch_sessions = {self.watch_sessions}"
+            )
 
     def why_not(self, panel: Mapping[str, float], serving: Mapping[str, float]) -> str:
         """Returns why weights with these numbers may not take the place of those with the others, or nothing."""
@@ -85,9 +106,13 @@ def serving(store: LiveStore) -> Release | None:
     return releases.get(offered[0]) if offered and offered[0] is not None else None
 
 
+def frozen(store: LiveStore) -> bool:
+    return (store.folder / FREEZE).exists()
+
+
 def judge(gate: Gate, store: LiveStore, summary: Summary) -> str:
     """Returns why the weights of an evaluation may not serve, or nothing."""
-    if (store.folder / FREEZE).exists():
+    if frozen(store):
         return f"the file {FREEZE} is there: nothing changes until it is removed"
     now = serving(store)
     return "" if now is None else gate.why_not(panel_of(summary), now.panel)

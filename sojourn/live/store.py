@@ -21,7 +21,7 @@ import numpy as np
 
 from sojourn import codec
 from sojourn.errors import RecordError
-from sojourn.live.facts import SERVING, Event, LiveSession, PendingRemoval, Release, Traffic, digest_of
+from sojourn.live.facts import SERVING, Candidate, Event, LiveSession, PendingRemoval, Release, Traffic, digest_of
 from sojourn.types import IntArray, Turn
 
 FILE = "live.sqlite"
@@ -49,6 +49,7 @@ CREATE TABLE IF NOT EXISTS traffic (
 );
 CREATE TABLE IF NOT EXISTS events (at REAL NOT NULL, kind TEXT NOT NULL, release INTEGER, reason TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS removals (digest TEXT PRIMARY KEY, stage TEXT NOT NULL, step INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS candidates (evaluation TEXT PRIMARY KEY, refused TEXT NOT NULL, back_to INTEGER);
 CREATE INDEX IF NOT EXISTS waiting ON sessions (ended) WHERE step IS NULL;
 """
 
@@ -298,13 +299,13 @@ class LiveStore:
         rows = self._database.execute("SELECT turn, value FROM feedback WHERE session = ? ORDER BY id", (key,))
         return [(turn, value) for turn, value in rows.fetchall()]
 
-    def scores(self, release: int, newest: int, since: float = 0.0) -> list[float]:
-        """Returns the mean feedback of each of the newest sessions that a release answered and that have any, the
-        newest first; of those alone that began at a time or later."""
+    def scores(self, release: int, newest: int | None = None, since: float = 0.0) -> list[float]:
+        """Returns the mean feedback of each of the newest sessions (None: of all) that a release answered and that have
+        any, the newest first; of those alone that began at a time or later."""
         rows = self._database.execute(
             "SELECT AVG(value) FROM feedback JOIN sessions ON key = session WHERE release = ? AND opened >= ? "
             "GROUP BY session ORDER BY MAX(at) DESC LIMIT ?",
-            (release, since, newest),
+            (release, since, -1 if newest is None else newest),
         )
         return [value for (value,) in rows.fetchall()]
 
@@ -327,12 +328,30 @@ class LiveStore:
 
     def tell(self, kind: str, release: int | None, reason: str) -> None:
         """Writes down what became of a release."""
-        with self._writing() as database:
-            database.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (time.time(), kind, release, reason))
+        self.add_events(Event(time.time(), kind, release, reason))
 
-    def events(self) -> list[Event]:
-        rows = self._database.execute("SELECT at, kind, release, reason FROM events ORDER BY rowid").fetchall()
-        return [Event(*row) for row in rows]
+    def add_events(self, *events: Event, of: Candidate | None = None) -> None:
+        """Writes down what became of releases, together with the candidate that was judged, unless it was before."""
+        with self._writing() as database:
+            database.executemany("INSERT INTO events VALUES (?, ?, ?, ?)", events)
+            if of is not None:
+                database.execute("INSERT OR IGNORE INTO candidates VALUES (?, ?, ?)", of)
+
+    def events(self, skip: int = 0) -> list[Event]:
+        """Returns all events but the first `skip`, the oldest first."""
+        statement = "SELECT at, kind, release, reason FROM events ORDER BY rowid LIMIT -1 OFFSET ?"
+        return [Event(*row) for row in self._database.execute(statement, (skip,)).fetchall()]
+
+    def candidate(self, evaluation: str) -> Candidate | None:
+        """Returns what was decided of the candidate of an evaluation, None where it was not judged."""
+        statement = "SELECT evaluation, refused, back_to FROM candidates WHERE evaluation = ?"
+        row = self._database.execute(statement, (evaluation,)).fetchone()
+        return None if row is None else Candidate(*row)
+
+    def refused_in_a_row(self) -> int:
+        """Returns how many of the last candidates were refused, since one was offered or the learner went back."""
+        last = "SELECT MAX(rowid) FROM candidates WHERE refused = '' OR back_to IS NOT NULL"
+        return self._count(f"candidates WHERE rowid > COALESCE(({last}), 0)", ())
 
     # -- what is shown
 

@@ -150,6 +150,8 @@ class LiveServer(Server):
         self.releases, self.store, self.keeping, self.remove = releases, store, keeping, remove
         self.mask = _mask()
         self.people: dict[str, Guest] = {}  # by session
+        self.tell: Callable[[str], None] = lambda line: None
+        self.told = len(store.events())  # of which a line was told, or that were before
         self.traffic: Counter[Traffic] = Counter()  # which the store has not counted yet
         super().__init__(releases.opened[releases.serving], service, address)
         self.app.ended = self._ended
@@ -282,6 +284,7 @@ class LiveServer(Server):
             guest.agreed = False
 
     async def run(self, bound: socket.socket, tell: Callable[[str], None]) -> None:
+        self.tell = tell
         watching = asyncio.create_task(self.watch())
         try:
             await super().run(bound, tell)
@@ -307,6 +310,13 @@ class LiveServer(Server):
         await self.releases.poll({guest.release for guest in self.people.values()})
         assert self.releases.serving is not None
         self.served = self.releases.opened[self.releases.serving]
+        self._tell_events()
+
+    def _tell_events(self) -> None:
+        """Tells what was decided since it was told last, also by the training."""
+        for event in self.store.events(self.told):
+            self.told += 1
+            self.tell(f"{event.kind}{'' if event.release is None else f' (release {event.release})'}: {event.reason}")
 
     async def watch(self) -> None:
         """Looks after sessions and releases until it is cancelled."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import statistics
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from sojourn.errors import SojournError
-from sojourn.live.facts import SERVING, Release
-from sojourn.live.gate import CANARY, FAILED, FREEZE, FROZEN, ROLLED_BACK, THAWED, Gate, serving
+from sojourn.live.facts import SERVING, Event, Release
+from sojourn.live.gate import CANARY, FAILED, FREEZE, FROZEN, KEPT, ROLLED_BACK, THAWED, Gate, serving
 from sojourn.live.store import LiveStore
+from sojourn.serving.comparison import TOO_FEW, Compared, Scores, Verdict, compare
 from sojourn.serving.opening import Served
 
 
@@ -58,16 +58,35 @@ class ServedReleases:
         self.serving = release.number
         if not any(event.kind == SERVING for event in events):
             self.store.tell(SERVING, release.number, "it is the first")
+        await self._go_on_watching(events)
         return True
+
+    async def _go_on_watching(self, events: Sequence[Event]) -> None:
+        """Watches the release that serves further, where a service that ended had not finished that."""
+        changes = [event for event in events if event.kind == SERVING]
+        if len(changes) < 2 or not self.gate.watch_sessions:
+            return
+        before, now = changes[-2:]
+        done = [e.release for e in events if e.kind == KEPT and e.at >= now.at]
+        rolled_back = {e.release for e in events if e.kind == ROLLED_BACK}
+        release = next((one for one in self.store.releases() if one.number == before.release), None)
+        if release is None or now.release in done or {before.release, now.release} & rolled_back:
+            return
+        try:
+            await self._open(release)
+        except (SojournError, OSError, RuntimeError) as error:
+            self.store.tell(KEPT, now.release, f"{TOO_FEW}: release {release.number} cannot be opened: {error}")
+        else:
+            self.previous, self.serving_since = release.number, now.at
 
     async def poll(self, used: Collection[int] = ()) -> None:
         """Tries what is offered, decides on what is tried or watched, and closes what no session uses."""
         if self._is_frozen():
             return
-        if self.tried is not None:
-            self._decide(self.tried)
         if self.previous is not None:
             self._watch(self.previous)
+        if self.tried is not None:
+            self._decide(self.tried)
         if self.tried is None:
             await self._try_newest()
         for number in self.opened.keys() - {self.serving, self.tried, self.previous, *used}:
@@ -103,43 +122,34 @@ class ServedReleases:
             self._serve(release.number, "nothing is tried first (canary_share = 0)")
 
     def _decide(self, tried: int) -> None:
-        worse, said = self._worse(tried, self.serving, self.gate.canary_sessions, self.tried_since)
-        if worse:
-            self.tried = None
-            self.store.tell(ROLLED_BACK, tried, said)
-        elif len(self._scores(tried, self.gate.canary_sessions, self.tried_since)) >= self.gate.canary_sessions:
-            self.tried = None
-            self._serve(tried, said)
+        """Ends a trial where that can be decided; nothing new serves before the watch of what serves has ended."""
+        found = self._compare(tried, self.serving, self.gate.canary_sessions, self.tried_since)
+        if found.verdict is Verdict.WAIT or (found.verdict is not Verdict.WORSE and self.previous is not None):
+            return
+        self.tried = None
+        if found.verdict is Verdict.WORSE:
+            self.store.tell(ROLLED_BACK, tried, found.reason)
+        else:
+            self._serve(tried, found.reason)
 
     def _watch(self, previous: int) -> None:
-        worse, said = self._worse(self.serving, previous, self.gate.watch_sessions, self.serving_since)
-        if worse:
-            bad, self.serving, self.previous, self.serving_since = self.serving, previous, None, time.time()
-            self.store.tell(ROLLED_BACK, bad, said)
+        found = self._compare(self.serving, previous, self.gate.watch_sessions, self.serving_since)
+        if found.verdict is Verdict.WAIT:
+            return
+        self.previous = None
+        if found.verdict is Verdict.WORSE:
+            bad, self.serving, self.serving_since = self.serving, previous, time.time()
+            self.store.tell(ROLLED_BACK, bad, found.reason)
             self.store.tell(SERVING, previous, f"release {bad} was rolled back")
-        elif len(self._scores(self.serving, self.gate.watch_sessions, self.serving_since)) >= self.gate.watch_sessions:
-            self.previous = None
+        else:
+            self.store.tell(KEPT, self.serving, found.reason)
 
-    def _worse(self, new: int | None, old: int | None, count: int, since: float) -> tuple[bool, str]:
-        """Returns whether a release is worse than another by the feedback of sessions of both that began at a time or
-        later, and the numbers. Before there are `count` sessions, and half as many of the other, it is worse where
-        that is sure: where the difference is larger than twice its standard error, too."""
-        mine, theirs = (self._scores(number, count, since) for number in (new, old))
-        if len(theirs) < 2 and old is not None:
-            theirs = self.store.scores(old, count)
-        if len(mine) < 2 or len(theirs) < 2:
-            return False, f"{len(mine)} sessions with feedback, and {len(theirs)} of the other release"
-        less = statistics.fmean(theirs) - statistics.fmean(mine)
-        error = sum(statistics.variance(one) / len(one) for one in (mine, theirs)) ** 0.5
-        said = (
-            f"feedback {statistics.fmean(mine):+.3f} in {len(mine)} sessions, {statistics.fmean(theirs):+.3f} in "
-            f"{len(theirs)} of the other release"
-        )
-        enough = (len(mine) >= count and 2 * len(theirs) >= count) or less > max(2 * error, 2 * self.gate.tolerance)
-        return enough and less > self.gate.tolerance, said
-
-    def _scores(self, release: int | None, count: int, since: float) -> list[float]:
-        return [] if release is None else self.store.scores(release, count, since)
+    def _compare(self, new: int | None, other: int | None, count: int, since: float) -> Compared:
+        """Compares two releases by the feedback of sessions that began at a time or later."""
+        mine, theirs = ([] if one is None else self.store.scores(one, since=since) for one in (new, other))
+        if len(theirs) < 2 and other is not None:
+            return compare(self.gate, count, Scores(mine, self.store.scores(other, count), earlier=True))
+        return compare(self.gate, count, Scores(mine, theirs))
 
     def _serve(self, number: int, reason: str) -> None:
         self.previous = self.serving if self.gate.watch_sessions else None

@@ -29,6 +29,7 @@ from sojourn.terminal.clean import LIMIT, clean, one_line
 from sojourn.terminal.considered import considered_text
 from sojourn.terminal.indented import Indented
 from sojourn.terminal.jsonable import jsonable
+from sojourn.terminal.notes import notes_text
 from sojourn.terminal.numbers import number, signed, size
 from sojourn.types import Credit, FloatArray, Message, Role, Score, Stop, Task, Trajectory, Turn
 
@@ -202,6 +203,8 @@ def _turn(played: TurnRecord, context: EpisodeContext) -> Iterator[RenderableTyp
     else:
         yield from _unparsed(played.turn, context)
     yield Indented(Text(", ".join(turn_facts(played, context.version)), "dim italic"))
+    if (notes := notes_text(played.turn.notes, context.limit)) is not None:
+        yield Indented(notes)
     if played.turn.considered:
         several = len({one.agent for one in played.turn.considered}) > 1
         yield Indented(Text(f"tried in copies before it:\n{considered_text(played.turn, several)}", "dim"))

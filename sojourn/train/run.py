@@ -39,7 +39,7 @@ from sojourn.train.group_checks import check_groups
 from sojourn.train.loop import StageLoop, StepResult, train
 from sojourn.train.named_models import check_contexts, open_models
 from sojourn.train.recipe import Recipe, Stage
-from sojourn.train.releases import Releases
+from sojourn.train.releases import Releases, evaluation_name
 from sojourn.train.repeats import why_skipped
 from sojourn.train.resume import checkpoint_to_resume, truncate_metrics
 from sojourn.train.run_facts import write_facts
@@ -76,7 +76,7 @@ class StageRun:
         seen = sum(earlier.groups.tasks(earlier.steps) for earlier in run.recipe.stages[:number])
         components.source = source = stage.groups.bind(components, stage.name, stage.steps, seen)
         learners = StageLearners(stage.of_models(), components, run.recipe.record)
-        learners.begin(measures_drift=run.measures_drift(stage))
+        learners.begin()
         if previous is not None:
             previous.learners.hand_over(learners)
         begun = cls(run, number, stage, source, learners)
@@ -107,6 +107,8 @@ class StageRun:
                 with checkpoint.restoring(what, f"the stage '{self.stage.name}'"):
                     part.restore(states[name])
         await trained_models.publish(trainers, again=True)
+        if not ended:
+            await self._go_back(resumed.state()["step"])
 
     async def _train(self, start: int, end: int) -> None:
         run, stage = self.run, self.stage
@@ -135,6 +137,7 @@ class StageRun:
                 await run.evaluate(stage.name, stage.name, end)
             else:
                 run.folder.repeat_evaluation(stage.name, end)
+        await self._go_back(end)
         if run.recipe.record.keep_best:  # also where a killed run had evaluated already
             mark_best(run.folder)
             checkpoint.prune(run.folder.checkpoints, self._steps_before + end, 0)  # what was the best until now
@@ -192,9 +195,8 @@ class StageRun:
             await run.writer.start_failed(stage.name, self.step)
         self.step = step + 1
         values = step_metrics(result, run.components, self.source, stage, errors_before=self.errors_before)
-        if run.measures_drift(stage):
-            count = run.recipe.record.drift_groups
-            origin = live_origin(stage.groups)
+        if self.learners.measures_drift:
+            count, origin = run.recipe.record.drift_groups, live_origin(stage.groups)
             values["drift"] = await drift(run.components.trainer, result.updates[POLICY].groups, step, count, origin)
         run.sinks.write(step, stage.name, values)
         run.display.step(step, values)
@@ -202,7 +204,7 @@ class StageRun:
         self.spent = self.spent.more(values)
         every, within = run.recipe.evaluation.every, step + 1 < stage.steps
         evaluated = stage.trains and within and bool(every) and (step + 1) % every == 0
-        best = evaluated and await run.evaluate(f"{stage.name}-{step + 1}", stage.name, step + 1)
+        best = evaluated and await run.evaluate(evaluation_name(stage.name, step + 1), stage.name, step + 1)
         if within and self._stops(step + 1, evaluated):
             return True
         if best or (within and (run.recipe.record.due(step + 1) or run.recipe.record.stays(step + 1))):
@@ -210,8 +212,14 @@ class StageRun:
             saved = self._checkpoint(step + 1)
             if best:
                 saved.mark_best()
+        await self._go_back(step + 1)
         self._reset_measurements()  # what recording and evaluation took is not the next step's
         return False
+
+    async def _go_back(self, step: int) -> None:
+        """Continues from other weights, where that was decided when those of this step were refused."""
+        if self.run.releases is not None and (found := self.run.releases.back_to(self.stage.name, step)) is not None:
+            await self.learners.go_back(found)
 
     def _stops(self, step: int, evaluated: bool) -> bool:
         """Returns whether the stage ends early after a step; the reason is recorded and shown."""
@@ -332,9 +340,6 @@ class Run:
             self.folder.repeat_evaluation(stage, 0)
             self.display.message(f"the stage '{stage}' is left out: {reason}")
         return bool(reason)
-
-    def measures_drift(self, stage: Stage) -> bool:
-        return stage.groups.live and self.recipe.record.drift_groups > 0
 
     async def evaluate(self, name: str, stage: str, step: int) -> bool:
         """Plays the evaluation tasks, and returns whether these weights are the best and are to be kept. With `max_lag`

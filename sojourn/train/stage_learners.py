@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 from sojourn.abilities import ReleasesResources
 from sojourn.protocols import Stateful, Stream
+from sojourn.train import trained_models
 from sojourn.train.assemble import Components
 from sojourn.train.loop import Learner
 from sojourn.train.recipe import Record, Stage, all_streams
@@ -22,13 +24,23 @@ class StageLearners:
     components: Components
     record: Record
 
-    def begin(self, *, measures_drift: bool) -> None:
+    @property
+    def measures_drift(self) -> bool:
+        return self.record.drift_groups > 0 and self.stages[POLICY].groups.live
+
+    def begin(self) -> None:
         """Begins the optimisers of a stage. A reference is kept where a stream reads it, or the drift is measured."""
         for model, stage in self.stages.items():
             reference = any(stream.reference for stream in self._streams(model))
-            reference |= model == POLICY and measures_drift
+            reference |= model == POLICY and self.measures_drift
             updates = stage.steps * stage.minibatches
             self.components.trainers[model].begin(stage.optim, updates, reference=reference)
+
+    async def go_back(self, weights: Path) -> None:
+        """Begins the optimisers anew, from weights in a folder, which samplers are given."""
+        trained_models.load(self.components.trainers, weights)
+        self.begin()
+        await trained_models.publish(self.components.trainers)
 
     def learners(self) -> list[Learner]:
         return [

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sojourn.gateway.request_notes import API, BEFORE, BODY, CAUSE, NOW, PLACE, SHARES, body_of, shared
+from sojourn.gateway.request_notes import body_of, shared
+from sojourn.record.note_names import API, BEFORE, BODY, CAUSE, NOW, PLACE, SHARES
 from sojourn.types import Trajectory, Turn
 from sojourn.view.page import clip
 

@@ -131,11 +131,22 @@ async def test_the_limits_of_a_program_end_it(more):
     assert len(episode.trajectories[0].turns) == len(sampler.samples) == (3 if "replies" in more else 2)
 
 
-async def test_a_program_that_goes_on_too_long_is_ended():
-    code = LOOP + ASK + "import time; time.sleep(3600)"
-    episode, *_ = await played(lambda prompt: said("Hi"), code=code, seconds=2.0)
+@pytest.mark.parametrize("sandbox", [True, False])
+async def test_a_program_that_goes_on_too_long_is_ended_and_what_it_printed_last_is_kept(sandbox):
+    """It prints before it asks, and more than is kept; so all of it is there when its reply is."""
+    prints = "import sys, time; print('x' * 70_000 + ' waiting for the lock', flush=True)\n"
+    prints += "print('no lock with sk-abcdefghijklmnopqrstuvwx', file=sys.stderr, flush=True)\n"
+    code = prints + LOOP + ASK + "time.sleep(3600)"
+    episode, *_ = await played(lambda prompt: said("Hi"), code=code, seconds=2.0, sandbox=sandbox)
     assert episode.error is None
-    assert episode.trajectories[0].ending is Ending.TIME
+    [trajectory] = episode.trajectories
+    assert trajectory.ending is Ending.TIME
+    notes = trajectory.turns[-1].notes
+    assert notes["program"] == "it ran on until the episode ended, and was ended then"
+    assert notes["program's output"].endswith("x waiting for the lock\n")
+    assert len(notes["program's output"]) == 1 << 14
+    assert notes["program's errors"].startswith("no lock with ")
+    assert "sk-abc" not in notes["program's errors"]
 
 
 async def test_a_full_context_ends_it():

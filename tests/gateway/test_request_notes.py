@@ -8,10 +8,11 @@ import httpx
 import pytest
 
 from sojourn.gateway.placement import SHOWN
-from sojourn.gateway.request_notes import BEFORE, BODY, LONGEST_BODY, NOW, PLACE, READ_BODY, SHARES, body_of, shared
+from sojourn.gateway.request_notes import LONGEST_BODY, READ_BODY, body_of, shared
 from sojourn.gateway.server import Gateway
 from sojourn.gateway.service import without_keys
 from sojourn.gateway.sessions import Sessions
+from sojourn.record.note_names import BEFORE, BODY, NOW, PLACE, SHARES
 from sojourn.types import Ending, Role
 from tests.gateway_sessions import asked, said, session, user
 

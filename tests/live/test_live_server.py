@@ -133,6 +133,20 @@ async def test_a_session_that_is_used_after_its_end_is_a_new_one_that_replaces_n
         assert len(site.store.turns("a")) == 1
 
 
+async def test_what_is_decided_is_told_once_also_what_the_training_decides(tmp_path):
+    async with Site(tmp_path) as site:
+        lines = []
+        site.server.tell = lines.append
+        site.store.tell("returned", 0, "8 candidates in a row were refused, the last one rl-8")
+        site.store.tell("refused", None, "rl-9: success 20.0%")
+        for _ in range(2):
+            await site.server.look()
+        assert lines == [
+            "returned (release 0): 8 candidates in a row were refused, the last one rl-8",
+            "refused: rl-9: success 20.0%",
+        ]
+
+
 async def test_what_is_idle_is_over_whether_it_was_kept_or_not(tmp_path):
     async with Site(tmp_path, idle_s=-1.0) as site:
         await site.ask("kept")

@@ -85,8 +85,13 @@ async def test_a_release_is_tried_by_a_share_of_new_sessions_and_then_serves(tmp
     assert kinds(store) == [("serving", 0), ("canary", 2), ("serving", 2)]
     assert not made[0].engine.closed  # it is watched
     said(store, 2, [1.0] * 4)
+    said(store, 0, [1.0] * 3)
+    await releases.poll()
+    assert releases.previous == 0  # it has too few sessions to be compared with
+    said(store, 0, [1.0])
     await releases.poll(used={0})
     assert (releases.previous, made[0].engine.closed) == (None, False)  # a session still uses it
+    assert kinds(store)[-1] == ("kept", 2)
     await releases.poll()
     assert made[0].engine.closed
 
@@ -173,10 +178,88 @@ async def test_one_that_is_tried_is_compared_with_what_is_said_in_the_same_time(
     said(store, 0, [1.0] * 4)
     offer(store)
     await releases.poll()
-    said(store, 0, [-1.0] * 2)
+    said(store, 0, [-1.0] * 3)
     said(store, 1, [-0.5] * 4)
     await releases.poll()
+    assert (releases.serving, releases.tried) == (0, 1)  # until what serves has as many sessions
+    said(store, 0, [-1.0])
+    await releases.poll()
     assert releases.serving == 1
+
+
+async def test_a_watch_does_not_wait_for_ever(tmp_path):
+    releases, store, _ = released(tmp_path, limit_sessions=8)
+    offer(store)
+    await releases.begin()
+    offer(store)
+    await releases.poll()
+    said(store, 0, [0.5, 0.6] * 2)
+    said(store, 1, [0.5, 0.6] * 2)
+    await releases.poll()
+    said(store, 0, [0.5, 0.9, 0.8])
+    said(store, 1, [0.5, 0.6] * 3 + [0.5])
+    await releases.poll()
+    assert releases.previous == 0
+    said(store, 1, [0.6])
+    await releases.poll()
+    assert (releases.serving, releases.previous) == (1, None)
+    assert kinds(store)[-1] == ("kept", 1)
+    assert store.events()[-1].reason.startswith("too few sessions to tell: feedback +0.550 in 8 sessions, +0.733 in 3")
+
+
+async def test_nothing_new_serves_before_the_watch_of_what_serves_has_ended(tmp_path):
+    releases, store, _ = released(tmp_path)
+    offer(store)
+    await releases.begin()
+    offer(store)
+    await releases.poll()
+    said(store, 0, [0.5] * 4)
+    said(store, 1, [0.5] * 4)
+    offer(store)
+    await releases.poll()
+    said(store, 1, [0.5, 0.6] * 2)
+    said(store, 2, [0.5, 0.6] * 2)
+    await releases.poll()
+    assert (releases.serving, releases.tried, releases.previous) == (1, 2, 0)
+    said(store, 0, [0.5, 0.6] * 2)
+    await releases.poll()
+    assert (releases.serving, releases.tried, releases.previous) == (2, None, 1)
+
+
+async def test_a_watch_goes_on_when_the_service_begins_again(tmp_path):
+    releases, store, _ = released(tmp_path)
+    offer(store)
+    await releases.begin()
+    offer(store)
+    await releases.poll()
+    said(store, 0, [0.5] * 4)
+    said(store, 1, [0.5] * 4)
+    await releases.poll()
+    said(store, 0, [0.5, 0.6])
+    again, _, made = released(tmp_path)
+    await again.begin()
+    assert (again.serving, again.previous, sorted(made)) == (1, 0, [0, 1])
+    said(store, 0, [0.5, 0.6])
+    said(store, 1, [-0.5, -0.6])
+    await again.poll()
+    assert (again.serving, again.previous) == (0, None)
+    last, _, _ = released(tmp_path)
+    await last.begin()
+    assert (last.serving, last.previous) == (0, None)
+
+
+async def test_a_watch_that_has_ended_does_not_begin_again(tmp_path):
+    releases, store, _ = released(tmp_path, canary_share=0)
+    offer(store)
+    await releases.begin()
+    said(store, 0, [0.5] * 4)
+    offer(store)
+    await releases.poll()
+    said(store, 1, [0.5] * 4)
+    await releases.poll()
+    again, _, _ = released(tmp_path, canary_share=0)
+    await again.begin()
+    assert (again.serving, again.previous) == (1, None)
 
 
 async def test_nothing_changes_while_it_is_frozen_and_a_damaged_release_is_left_out(tmp_path):

@@ -303,3 +303,19 @@ def test_a_release_that_serves_again_keeps_what_it_was_better_than_and_the_gates
     ]
     told = [row[1:] for row in rows(client, "/runs/run/live", "What was decided, and why")]
     assert told[0] == ["serving", "0", "rl-0", "release 1 was rolled back", "60% (at least 50%)", "40% (at least 30%)"]
+
+
+def test_a_page_says_that_the_learner_went_back_and_that_a_watch_has_ended(tmp_path):
+    RunFolder.create(tmp_path / "run", CONFIG).close()
+    client = TestClient(application([tmp_path]), base_url="http://127.0.0.1", raise_server_exceptions=False)
+    store = LiveStore(tmp_path / "run" / "live")
+    panel = {"success": 0.4, "success_low": 0.3, "malformed": 0.25, "tokens": 12.0}
+    store.offer(0, tmp_path / "before@0", panel)
+    store.tell("serving", 0, "it is the first")
+    store.tell("kept", 0, "too few sessions to tell: feedback +0.550 in 8 sessions")
+    store.tell("returned", 0, "8 candidates in a row were refused, the last one rl-8")
+    store.close()
+    told = [row[1:] for row in rows(client, "/runs/run/live", "What was decided, and why")]
+    assert told[0] == ["returned", "0", "before", "8 candidates in a row were refused, the last one rl-8", "-", "-"]
+    assert told[1][:4] == ["kept", "0", "before", "too few sessions to tell: feedback +0.550 in 8 sessions"]
+    assert [row[1] for row in rows(client, "/runs/run/live", "Releases")] == ["serving"]

@@ -13,14 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sojourn.agents.programs.site import Exit, Job, Site
+from sojourn.agents.programs.site import KEPT_BYTES, Exit, Job, Site, Tail
 from sojourn.envs.sandbox.command import GROUP, PASSWD, memory_file, python, sandbox_command
 from sojourn.errors import ConfigError
 
 PORT = 8088  # of the gateway, in a sandbox
 SOCKET = "/gateway"
 HELD_S = 5.0  # for which a process that left its group may keep the outputs open
-KEPT_BYTES = 1 << 16  # of the end of each output
 TASK_FILE = "task.txt"
 
 
@@ -40,7 +39,7 @@ class InFolder:
             command = [job.filled(part, **places) for part in self.command]
             own = {name: job.filled(value, **places) for name, value in self.variables.items()}
             variables = {**os.environ, **job.variables(), **own}
-            return await _run(command, variables, folder)
+            return await _run(site, command, variables, folder)
         finally:
             await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, True))
 
@@ -76,7 +75,8 @@ class InSandbox:
                 group=group,
                 binds={site.service.path: SOCKET, **{path: path for path in self.read}},
             )
-            return await _run(line, {"PATH": os.environ.get("PATH", "/usr/bin:/bin")}, "/", (program, passwd, group))
+            variables = {"PATH": os.environ.get("PATH", "/usr/bin:/bin")}
+            return await _run(site, line, variables, "/", (program, passwd, group))
         finally:
             for number in (program, passwd, group):
                 os.close(number)
@@ -100,9 +100,9 @@ def _write(folder: str, files: Mapping[str, str]) -> None:
 
 
 async def _run(
-    command: Sequence[str], variables: Mapping[str, str], folder: str, descriptors: Sequence[int] = ()
+    site: Site, command: Sequence[str], variables: Mapping[str, str], folder: str, descriptors: Sequence[int] = ()
 ) -> Exit:
-    """Runs a command to its end, or to the end of the task that waits for it."""
+    """Runs a command to its end, or to the end of the task that waits for it. What it prints is kept as it comes."""
     pipe = asyncio.subprocess.PIPE
     try:
         process = await asyncio.create_subprocess_exec(
@@ -111,13 +111,13 @@ async def _run(
         )  # fmt: skip
     except OSError as error:
         raise ConfigError(f"agent.command: {command[0]!r} cannot be started ({error}): expected a program") from None
-    reading = [asyncio.create_task(_end_of(stream)) for stream in (process.stdout, process.stderr) if stream]
+    outputs = ((process.stdout, site.output), (process.stderr, site.errors))
+    reading = [asyncio.create_task(_read(stream, tail)) for stream, tail in outputs if stream]
     try:
         await process.wait()
         _kill(process.pid)
         await asyncio.wait(reading, timeout=HELD_S)
-        output, errors = (task.result() if task.done() else "" for task in reading)
-        return Exit(process.returncode or 0, output, errors)
+        return Exit(process.returncode or 0, site.output.text, site.errors.text)
     finally:
         _kill(process.pid)  # also what it started
         for task in reading:
@@ -130,9 +130,7 @@ def _kill(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-async def _end_of(stream: asyncio.StreamReader) -> str:
-    """Reads an output to its end, and returns the last of it."""
-    kept = b""
+async def _read(stream: asyncio.StreamReader, tail: Tail) -> None:
+    """Reads an output to its end, and keeps the last of it."""
     while data := await stream.read(KEPT_BYTES):
-        kept = (kept + data)[-KEPT_BYTES:]
-    return kept.decode(errors="replace")
+        tail.add(data)

@@ -119,7 +119,7 @@ class ProgramSeat:
             session.add_reward(0, *pending)
             self.pending_reward, self.pending_info = 0.0, {}
         if self.running is not None:
-            session.note(len(session.turns) - 1, _outcome(self.running.task))
+            session.note(len(session.turns) - 1, _outcome(self.running))
         return session.trajectory(ending)
 
     async def close(self) -> None:
@@ -160,16 +160,22 @@ class ProgramSeat:
         return Message(Role.ASSISTANT, last)
 
 
-def _outcome(task: asyncio.Task[Exit]) -> dict[str, str]:
-    """Returns the notes on how a program ended, and what it printed last."""
-    if not task.done():
-        return {"program": "it ran on until the episode ended, and was ended then"}
-    if task.cancelled() or task.exception() is not None:
+def _outcome(running: Running) -> dict[str, str]:
+    """Returns the notes on how a program ended, and what it printed last; of one that runs still, until now."""
+    if not running.task.done():
+        how = "it ran on until the episode ended, and was ended then"
+        return {"program": how, **_printed(running.site.output.text, running.site.errors.text)}
+    if running.task.cancelled() or running.task.exception() is not None:
         return {}
-    ended = task.result()
-    outputs = {"program's output": ended.output, "program's errors": ended.errors}
-    printed = {name: masked(text[-PRINTED:]) for name, text in outputs.items() if text.strip()}
-    return {"program": f"it ended by itself, with exit code {ended.code}", **printed}
+    ended = running.task.result()
+    how = f"it ended by itself, with exit code {ended.code}"
+    return {"program": how, **_printed(ended.output, ended.errors)}
+
+
+def _printed(output: str, errors: str) -> dict[str, str]:
+    """Returns the notes of the ends of a program's outputs, without keys."""
+    outputs = {"program's output": output, "program's errors": errors}
+    return {name: masked(text[-PRINTED:]) for name, text in outputs.items() if text.strip()}
 
 
 async def _run(run: Run, site: Site) -> Exit:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from sojourn.gateway.service import Service
 from sojourn.gateway.world_port import WorldPort
 from sojourn.types import Observation
 
+KEPT_BYTES = 1 << 16  # of the end of each output
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 
 
@@ -64,13 +65,29 @@ class Job:
         }
 
 
+@dataclass
+class Tail:
+    """Keeps the end of what a program has printed so far."""
+
+    kept: bytes = b""
+
+    def add(self, data: bytes) -> None:
+        self.kept = (self.kept + data)[-KEPT_BYTES:]
+
+    @property
+    def text(self) -> str:
+        return self.kept.decode(errors="replace")
+
+
 @dataclass(frozen=True)
 class Site:
-    """Holds what serves the episode of a program, and what the program is told of it."""
+    """Holds what serves the episode of a program, what the program is told of it, and what it has printed."""
 
     job: Job
     port: WorldPort
     service: Service
+    output: Tail = field(default_factory=Tail)
+    errors: Tail = field(default_factory=Tail)
 
 
 class Exit(NamedTuple):
