@@ -66,11 +66,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Site:
-    """Holds what serves the episode of a program, and what the program is told of it."""
+    """Holds what serves the episode of a program, and what the program is told of it. `cdp_socket` is that of the
+    browser of its world, where it has one."""
 
     job: Job
     port: WorldPort
     service: Service
+    cdp_socket: str = ""
 
 
 class Exit(NamedTuple):
