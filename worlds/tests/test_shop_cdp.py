@@ -168,8 +168,9 @@ async def test_a_hostile_client_reaches_no_other_episode_no_file_and_no_network(
     files = [f"{tmp_path}/file", __file__, "/etc/shadow"]
     addresses = [f"http://127.0.0.1:{port}/", "http://127.0.0.1:8088/s/other/observation", "http://example.com/"]
     code = CLIENT + HOSTILE.replace("FILES", repr(files)).replace("ADDRESSES", repr(addresses))
-    plays = [played(code, task=number) for number in range(2)]
-    for episode, sampler in await asyncio.gather(*plays):
+    async with outside:
+        plays = await asyncio.gather(*(played(code, task=number) for number in range(2)))
+    for episode, sampler in plays:
         assert episode.error is None
         [trajectory] = episode.trajectories
         exact(trajectory, sampler)
@@ -181,7 +182,6 @@ async def test_a_hostile_client_reaches_no_other_episode_no_file_and_no_network(
         assert found.pop("shop") == "Search the shop."
         assert found.pop("others") == "Not Found"
         assert found == {**dict.fromkeys((*files, *addresses), False), "contexts": [], "processes": 0}
-    outside.close()
 
 
 async def test_the_reward_is_that_of_the_first_purchase_whatever_scripts_run():
