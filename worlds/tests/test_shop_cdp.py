@@ -10,6 +10,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -117,7 +119,7 @@ async def test_the_example_shops_by_playwright_and_its_tokens_are_exact():
 async def test_an_episode_ends_with_the_purchase_and_with_the_program():
     task = shop().tasks("train")[0]
     code = CLIENT + f"say('Hi')\nbuy(page(), {right(task)!r})\ntime.sleep(3600)"
-    episode, sampler = await played(code)
+    episode, sampler = await played(code, seconds=1e6)
     [trajectory] = episode.trajectories
     exact(trajectory, sampler)
     assert (trajectory.reward, trajectory.ending, trajectory.success) == (1.0, Ending.DONE, True)
@@ -153,10 +155,17 @@ print(json.dumps(found))
 """
 
 
-async def test_a_hostile_client_reaches_no_other_episode_no_file_and_no_network(tmp_path):
-    """Two episodes are played at once; each is told where the other's sockets and files are."""
-    (tmp_path / "file").write_text("secret")
-    tmp_path.chmod(0o755)
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that every user of the machine can read."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+async def test_a_hostile_client_reaches_no_other_episode_no_file_and_no_network(public):
+    """Two episodes are played at once, by a client that looks for all that is not its own."""
+    (public / "file").write_text("secret")
 
     async def answer(reader, writer):
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nsecret")
@@ -165,7 +174,7 @@ async def test_a_hostile_client_reaches_no_other_episode_no_file_and_no_network(
 
     outside = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = outside.sockets[0].getsockname()[1]
-    files = [f"{tmp_path}/file", __file__, "/etc/shadow"]
+    files = [f"{public}/file", __file__, "/etc/shadow"]
     addresses = [f"http://127.0.0.1:{port}/", "http://127.0.0.1:8088/s/other/observation", "http://example.com/"]
     code = CLIENT + HOSTILE.replace("FILES", repr(files)).replace("ADDRESSES", repr(addresses))
     async with outside:
@@ -245,7 +254,7 @@ async def until(condition):
             await asyncio.sleep(0.05)
 
 
-async def test_a_browser_that_fails_is_a_failure_of_the_infrastructure_and_is_tried_again(tmp_path):
+async def test_a_browser_that_fails_is_a_failure_of_the_infrastructure_and_is_tried_again():
     killed, tries = [], []
 
     class Killing(CdpPlay):
