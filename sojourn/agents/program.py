@@ -27,6 +27,9 @@ class Program:
     `command`, `variables` (of its environment) and `files` (texts by their paths in its folder), these stand for their
     values: {base_url}, {url}, {mcp_url}, {key}, {model}, {task}, {folder}, and {socket}, a Unix socket of the gateway.
 
+    Where the world is acted in by a browser, the program drives it by the Chrome DevTools Protocol (CDP), at the
+    address `SOJOURN_CDP_URL`, {cdp_url}; without a sandbox, at the Unix socket {cdp_socket}.
+
     The episode ends when the world says so, or when the program ends; then, `last_action` is performed first, if there
     is one: a text, in which {reply} is the model's last reply, and {output} what the program printed. Replies are
     sampled as the recipe says. The program has at most `replies` of them, and `seconds`. One that ends before the
@@ -70,6 +73,16 @@ class Program:
     @property
     def program(self) -> str:
         return f"the program {self.started.command[0]!r}"
+
+    @property
+    def drives_browsers(self) -> bool:
+        """Returns whether the program is told where the browser of a world is: in a sandbox, or as it asks for it."""
+        return self.sandbox or self.mentions("{cdp_socket}")
+
+    def mentions(self, placeholder: str) -> bool:
+        """Returns whether the command, the variables or the files have a placeholder."""
+        command, variables, files = self.started
+        return any(placeholder in text for text in (*command, *variables.values(), *files.values()))
 
     def require_installed(self) -> None:
         """Raises `MissingExtraError` where the program of a preset is not on this machine, or not in its sandbox."""

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from sojourn.types import Message, Role, Tool
 
+LATE, QUOTED = 8, 40  # replies that are looked for in a message of the user; characters of a line to be known by
 SHOWN = 300  # characters of each side of a difference
 Key = tuple[str, str]  # of a reply: its text, without white space around it, and its calls as JSON
 
@@ -30,7 +31,7 @@ class Cause(StrEnum):
     REPEATED = "repeated"  # it asks for another reply to a conversation that has none of ours
     TOOLS = "tools"  # it goes on where it was, with other tools
     REWRITTEN = "rewritten"  # it has replies of ours, but what came before the last of them was changed
-    COMPACTED = "compacted"  # it begins as an earlier conversation did, and our replies are gone
+    COMPACTED = "compacted"  # it begins as an earlier conversation did, but our replies, or the first of them, are gone
     SIDE = "side"  # a conversation of its own: a title, a sub-agent
 
 
@@ -103,12 +104,34 @@ class Placement:
         if not self.recorded:
             return Cause.FIRST
         if any(message.role is Role.ASSISTANT and self.recognised(message) for message in messages):
-            return Cause.REWRITTEN
+            return Cause.COMPACTED if self._lacks_the_first_reply(messages) else Cause.REWRITTEN
         if any(_same(one.messages[:-1], messages) for one in self.recorded):
             return Cause.REPEATED
         opening = _opening(messages)
         begun = [one for one in self.recorded if _same(_opening(one.messages), opening)]
-        return Cause.COMPACTED if begun else Cause.SIDE
+        return Cause.COMPACTED if begun or self._quotes_a_reply(messages) else Cause.SIDE
+
+    def _lacks_the_first_reply(self, messages: Sequence[Message]) -> bool:
+        """Returns whether the first reply of the latest conversation with these instructions is left out of a request:
+        it is not there, nor a message of the assistant in its place that could be the reply with another text."""
+        instructions = _instructions(messages)
+        known = (one.messages for one in reversed(self.recorded) if _same(_instructions(one.messages), instructions))
+        before = next(known, ())
+        at = next((n for n, message in enumerate(before) if message.role is Role.ASSISTANT), None)
+        if at is None or any(same_message(before[at], message) for message in messages):
+            return False
+        there = messages[at] if at < len(messages) else None
+        return there is None or there.role is not Role.ASSISTANT or self.recognised(there) is not None
+
+    def _quotes_a_reply(self, messages: Sequence[Message]) -> bool:
+        """Returns whether a request has the instructions of an earlier conversation, and a message of the user with the
+        longest line of a late reply, which is a summary then."""
+        instructions = _instructions(messages)
+        if not any(_same(_instructions(one.messages), instructions) for one in self.recorded):
+            return False
+        text = "\n".join(message.text for message in messages if message.role is Role.USER)
+        lines = (max(one.reply.text.splitlines(), key=len, default="").strip() for one in self.recorded[-LATE:])
+        return any(len(line) >= QUOTED and line in text for line in lines)
 
     def _difference(self, messages: Sequence[Message]) -> Difference:
         """Returns where a request first differs from the latest conversation."""
@@ -159,10 +182,15 @@ def _best(message: Message, found: Sequence[Recorded]) -> Recorded:
     return (named or found)[-1]
 
 
+def _instructions(messages: Sequence[Message]) -> Sequence[Message]:
+    """Returns the system messages that a conversation begins with."""
+    at = next((n for n, message in enumerate(messages) if message.role is not Role.SYSTEM), len(messages))
+    return messages[:at]
+
+
 def _opening(messages: Sequence[Message]) -> Sequence[Message]:
     """Returns the system messages that a conversation begins with, and its first message of the user."""
-    at = next((n for n, message in enumerate(messages) if message.role is not Role.SYSTEM), len(messages))
-    return messages[: at + 1]
+    return messages[: len(_instructions(messages)) + 1]
 
 
 def _keys(reply: Message) -> list[Key]:

@@ -23,7 +23,7 @@ MEANINGS = {
     Cause.REPEATED: "another reply to the same conversation was asked for",
     Cause.TOOLS: "the conversation goes on with other tools",
     Cause.REWRITTEN: "what came before our last reply was changed",
-    Cause.COMPACTED: "the conversation begins as an earlier one, without our replies",
+    Cause.COMPACTED: "the conversation begins as an earlier one, without all or the first of our replies",
     Cause.SIDE: "a conversation of its own",
 }
 

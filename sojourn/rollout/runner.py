@@ -10,7 +10,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any
 
-from sojourn.abilities import DrawsAll, HasLowestReward, LooksAhead, PlaysElsewhere, ValueModel, blobs_of, max_turns
+from sojourn.abilities import (
+    DrawsAll,
+    HasLowestReward,
+    LooksAhead,
+    PlaysElsewhere,
+    ValueModel,
+    blobs_of,
+    give_browser,
+    max_turns,
+)
 from sojourn.agents.conversation import AskedSeat
 from sojourn.blame import LOWEST, Blame, EpisodeCounts, close, close_seats
 from sojourn.config.fields import Range
@@ -169,6 +178,7 @@ class Runner:
             for name in (names := seats_of_world(world)):
                 model, episode = self.model_of(label, name, names), f"{label}-{task.id}"
                 seats[name] = (course or self).seat(self._agent_context(name, model, sampler, params, episode))
+                give_browser(env, seats[name])
             played = await play(env, seats, limits, self.timeline, task.env, blame if find_cause else None, course)
             if blobs := blobs_of(env):
                 self.on_blobs(blobs)

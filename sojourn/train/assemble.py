@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from sojourn.abilities import PlacesWorlds, bound_curriculum
+from sojourn.abilities import bound_curriculum
 from sojourn.models.answers import AnswerStore
 from sojourn.models.asking import AskedModels
 from sojourn.protocols import Curriculum, Renderer, Sampler, Source, Trainer
@@ -18,6 +18,7 @@ from sojourn.streams.asked_critic import AskedCritic
 from sojourn.tasks.listed import listed
 from sojourn.timeline import Timeline
 from sojourn.train.asked_models import bound, open_asked
+from sojourn.train.browsers import placed
 from sojourn.train.further_models import reserve_further_models
 from sojourn.train.named_models import open_players
 from sojourn.train.recipe import Recipe
@@ -68,7 +69,7 @@ async def assemble(recipe: Recipe) -> AsyncIterator[Components]:
         seating = Seating(recipe.seats, recipe.seed, recipe.evaluation.seats, pools)
         reward_models.open(recipe, backend)
         asked = open_asked(recipe, backend.renderer, sampler, answers)
-        family = recipe.backend.place(recipe.env) if isinstance(recipe.backend, PlacesWorlds) else recipe.env
+        family = placed(recipe)
         async with open_world(family, recipe.rollout.limits):
             runner = Runner(
                 config=recipe.rollout,

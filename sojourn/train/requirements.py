@@ -40,6 +40,7 @@ from sojourn.protocols import Agent, Stream
 from sojourn.rollout.world import seats_of_world, worlds_of
 from sojourn.sources.searched import Searched
 from sojourn.sources.slots import Slots
+from sojourn.train.browsers import check_browsers
 from sojourn.train.early_stop import evaluations_within
 from sojourn.train.further_models import check_further_models
 from sojourn.train.named_models import check_learning, check_names
@@ -59,6 +60,7 @@ def check_needs(recipe: Recipe) -> None:
     (recipe.evaluation.seats or recipe.seats).check_evaluated(recipe.env, recipe.evaluation.split)
     check_learning(recipe)
     check_programs(recipe)
+    check_browsers(recipe)
     pass_columns = PASS_COLUMNS | (
         recipe.backend.pass_columns if isinstance(recipe.backend, HasPassColumns) else frozenset()
     )

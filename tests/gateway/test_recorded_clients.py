@@ -8,6 +8,7 @@ import pytest
 from sojourn.gateway.server import APIS
 from sojourn.types import Ending
 from tests.gateway.clients.table import CLIENTS
+from tests.gateway.clients.task import LONG, SUMMARY
 from tests.gateway_sessions import cause, exact, session
 
 RECORDED = sorted((Path(__file__).parent / "recorded").glob("*.json"))
@@ -17,7 +18,9 @@ FOREST = {  # the parent of each turn
     "autogen_chat": [-1, 0, 1, 2],
     "claude_code_messages": [-1, -1, 1, 2, 3],
     "claude_code_messages_sub_agents": [-1, -1, -1, 2, 3, 1, 5],
+    "claude_code_messages_compaction": [-1, -1, 1, 1, -1, 4],
     "codex_responses": [-1, 0, 1, 2],
+    "codex_responses_compaction": [-1, -1, -1, 2, 3],
     "crewai_chat": [-1, 0, 1],
     "dspy_chat": [-1, -1, -1, -1, -1],
     "google_adk_chat": [-1, 0, 1, 2],
@@ -30,8 +33,10 @@ FOREST = {  # the parent of each turn
     "openai_chat": [-1, 0, 1, 2],
     "openai_responses": [-1, 0, 1, 2],
     "opencode_chat": [-1, -1, 1, 2, 3],
+    "opencode_chat_compaction": [-1, -1, -1, -1, 3, 4],
     "opencode_chat_sub_agents": [-1, -1, -1, 2, 3, 1, 5],
     "pi_chat": [-1, 0, 1, 2],
+    "pi_chat_compaction": [-1, 0, -1, -1, 3],
     "pydantic_ai_chat": [-1, 0, 1, 2],
     "pydantic_ai_messages": [-1, 0, 1, 2],
     "pydantic_ai_responses": [-1, 0, 1, 2],
@@ -63,6 +68,21 @@ async def test_what_a_client_sent_becomes_the_same_turns(path):
         if turn.parent >= 0:
             before = [*trajectory.prompt(turn.parent).tolist(), *one.turns[turn.parent].sample.tokens.tolist()]
             assert trajectory.prompt(number).tolist()[: len(before)] == before
+
+
+@pytest.mark.parametrize("path", [path for path in RECORDED if "compaction" in path.stem], ids=lambda path: path.stem)
+async def test_a_compaction_in_the_middle_of_a_task_is_known_and_all_its_turns_are_trained(path):
+    _, one, sampler = await replayed(path)
+    assert one.counts["window_compacted"] == 1
+    assert one.counts["window_rewritten"] == 0
+    compacted = next(n for n, turn in enumerate(one.turns) if cause(turn) == "compacted")
+    asked, after = (sampler.format.decode(sampler.prompts[n]) for n in (compacted - 1, compacted))
+    assert SUMMARY not in one.turns[0].message.text
+    assert one.turns[compacted - 1].message.text == SUMMARY
+    assert LONG in asked or "quokka41" in asked
+    assert SUMMARY in after
+    assert LONG not in after
+    assert all(len(turn.sample.tokens) for turn in one.trajectory(Ending.DONE).turns)
 
 
 def test_every_client_is_recorded():

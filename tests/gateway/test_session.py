@@ -138,6 +138,50 @@ async def test_causes_of_new_contexts_are_told_apart():
     assert one.turns[0].info == {}
 
 
+TOOLS = [LOOK]
+LOOKS = ToolCall("look", {"at": "door"})
+SEEN_SO_FAR = "A door was seen, and a wall on the left; the window is left to be looked at."
+SHORTER = user("Summarise what was done.")
+LEFT = said("I am at the door.", "", ToolCall("look", {"at": "left"}))
+
+
+@pytest.mark.parametrize("tools", [TOOLS, []])
+@pytest.mark.parametrize(
+    "after",
+    [
+        lambda summary: [user("Do it."), user(f"So far: {summary.text}")],  # what the user said is kept, as Codex does
+        lambda summary: [user(f"Do it. So far: {summary.text}")],  # all is in one message
+        lambda summary: [user("What was done?"), summary, user("Go on.")],  # the summary is our reply, as in opencode
+        lambda summary: [user(summary.text), LEFT, Message(Role.TOOL, "A wall.", answers="look"), user("Go on.")],
+    ],
+)
+async def test_a_compaction_opens_one_context_that_goes_on_by_itself(tools, after):
+    """The client asks for a summary, with the tools or without, and goes on from that; the first replies are gone."""
+    script = replies(said("I look.", "", LOOKS), LEFT, said(SEEN_SO_FAR), said("On.", "", LOOKS), said("Done."))
+    one, sampler = session(script)
+    await one.reply(asked(SYSTEM, user("Do it."), tools=TOOLS))
+    await one.reply(continued(one, Message(Role.TOOL, "A door.", answers="look"), tools=TOOLS))
+    await one.reply(continued(one, Message(Role.TOOL, "A wall.", answers="look"), SHORTER, tools=tools))
+    summary = one.placement.recorded[-1].reply
+    await one.reply(asked(SYSTEM, *after(summary), tools=TOOLS))
+    await one.reply(continued(one, Message(Role.TOOL, "A door.", answers="look"), tools=TOOLS))
+    assert one.turns[3].info == {"window_compacted": 1.0}
+    assert one.counts["window_compacted"] == 1
+    assert [turn.parent for turn in one.turns] == [-1, 0, 1 if tools else -1, -1, 3]
+    assert one.counts["window_tools"] == (0 if tools else 1)
+    assert one.counts["window_rewritten"] == 0
+    exact(one, sampler)
+
+
+async def test_a_reply_that_is_changed_is_no_compaction():
+    one, sampler = session(replies(said("first"), said("second"), said("third")))
+    await one.reply(asked(SYSTEM, user("Do it.")))
+    await one.reply(continued(one, user("On.")))
+    await one.reply(asked(SYSTEM, user("Do it."), said("FIRST"), user("On."), said("second"), user("So?")))
+    assert one.turns[2].info == {"window_rewritten": 1.0}
+    exact(one, sampler)
+
+
 async def test_replies_of_ours_keep_their_tokens_in_a_new_context():
     one, sampler = session(replies(said("window"), said("door"), said("x")))
     await one.reply(asked(SYSTEM, user("Hi")))

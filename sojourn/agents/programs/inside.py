@@ -1,9 +1,10 @@
-"""The first process in the sandbox of a program: it brings the gateway to 127.0.0.1, starts the program, and ends with
-it.
+"""The first process in the sandbox of a program: it brings the gateway, and the browser of a world, to 127.0.0.1,
+starts the program, and ends with it.
 
 It runs under the system's own Python, with nothing but the standard library, as process 1 of its own process namespace,
 so that everything inside ends with it. Its only argument is JSON: `command`, `variables`, `files` (texts by their
-paths), `port` and `socket` of the gateway, and the limits `memory_bytes` and `processes`.
+paths), `sockets` (Unix sockets by the ports of 127.0.0.1 that lead to them), and the limits `memory_bytes` and
+`processes`.
 """
 
 import contextlib
@@ -99,7 +100,8 @@ def main(given):
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
         with open(path, "w") as file:
             file.write(text)
-    forward(given["port"], given["socket"])
+    for port, path in given["sockets"].items():
+        forward(int(port), path)
     code = watch(start(given["command"], given["variables"], given["processes"]), given["memory_bytes"])
     sys.stdout.flush()
     os._exit(code)

@@ -17,8 +17,9 @@ from sojourn.agents.programs.site import KEPT_BYTES, Exit, Job, Site, Tail
 from sojourn.envs.sandbox.command import GROUP, PASSWD, memory_file, python, sandbox_command
 from sojourn.errors import ConfigError
 
-PORT = 8088  # of the gateway, in a sandbox
-SOCKET = "/gateway"
+PORT, SOCKET = 8088, "/gateway"  # of the gateway, in a sandbox
+CDP_PORT, CDP_SOCKET = 9222, "/browser"  # of the browser of the world
+CDP_URL = f"http://127.0.0.1:{CDP_PORT}"
 HELD_S = 5.0  # for which a process that left its group may keep the outputs open
 TASK_FILE = "task.txt"
 
@@ -35,6 +36,7 @@ class InFolder:
         job, folder = site.job, tempfile.mkdtemp(prefix="sojourn-program-")
         try:
             places = {"folder": folder, "socket": site.service.path}
+            places |= {"cdp_socket": site.cdp_socket} if site.cdp_socket else {}
             await asyncio.to_thread(_write, folder, files_of(job, self.files, **places))
             command = [job.filled(part, **places) for part in self.command]
             own = {name: job.filled(value, **places) for name, value in self.variables.items()}
@@ -59,12 +61,18 @@ class InSandbox:
 
     async def __call__(self, site: Site) -> Exit:
         told, places = site.job.at(f"http://127.0.0.1:{PORT}"), {"folder": "/task", "socket": SOCKET}
+        variables, sockets = dict(told.variables()), {PORT: (site.service.path, SOCKET)}
+        if site.cdp_socket:
+            places |= {"cdp_url": CDP_URL, "cdp_socket": CDP_SOCKET}
+            variables["SOJOURN_CDP_URL"] = CDP_URL
+            sockets[CDP_PORT] = (site.cdp_socket, CDP_SOCKET)
         own = {name: told.filled(value, **places) for name, value in self.variables.items()}
         given = {
             "command": [told.filled(part, **places) for part in self.command],
-            "variables": {**told.variables(), **own},
+            "variables": {**variables, **own},
             "files": files_of(told, self.files, **places),
-            "port": PORT, "socket": SOCKET, "memory_bytes": self.memory_bytes, "processes": self.processes,
+            "sockets": {port: inside for port, (_, inside) in sockets.items()},
+            "memory_bytes": self.memory_bytes, "processes": self.processes,
         }  # fmt: skip
         program, passwd, group = (memory_file(data) for data in (_inside(given), PASSWD, GROUP))
         try:
@@ -73,7 +81,7 @@ class InSandbox:
                 disk_bytes=self.disk_bytes,
                 passwd=passwd,
                 group=group,
-                binds={site.service.path: SOCKET, **{path: path for path in self.read}},
+                binds={**dict(sockets.values()), **{path: path for path in self.read}},
             )
             variables = {"PATH": os.environ.get("PATH", "/usr/bin:/bin")}
             return await _run(site, line, variables, "/", (program, passwd, group))

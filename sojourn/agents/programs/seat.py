@@ -8,6 +8,7 @@ from asyncio import FIRST_COMPLETED
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from sojourn.abilities import OffersBrowser
 from sojourn.agents.programs.site import Exit, Job, Run, Site
 from sojourn.errors import ActionError, BudgetError, InfrastructureError, SojournError
 from sojourn.gateway.service import running_service
@@ -18,6 +19,7 @@ from sojourn.secrets import masked
 from sojourn.types import Ending, Message, Observation, Role, Trajectory
 
 SHOWN = 400  # characters of a program's errors in a message
+NOTHING = Message(Role.ASSISTANT, "")  # the action where the world is to judge what was done in its browser
 PRINTED = 1 << 14  # characters of the end of each output that are kept
 
 
@@ -40,6 +42,7 @@ class Running:
     site: Site
     task: asyncio.Task[Exit]
     deadline: float
+    browsed: asyncio.Task[None] | None = None  # ends when what was done in the world's browser ended the episode
 
     async def action(self) -> Action | None:
         """Waits for the program's next action, and returns None where it ended by itself. Raises `BudgetError` at the
@@ -48,12 +51,15 @@ class Running:
             return sent
         loop = asyncio.get_running_loop()
         asked = loop.create_task(self.site.port.next_action())
+        ends = {asked, self.task} if self.browsed is None else {asked, self.task, self.browsed}
         try:
-            await asyncio.wait({asked, self.task}, timeout=self.deadline - loop.time(), return_when=FIRST_COMPLETED)
+            await asyncio.wait(ends, timeout=self.deadline - loop.time(), return_when=FIRST_COMPLETED)
             if asked.done():
                 return asked.result()
         finally:
             asked.cancel()
+        if self.browsed is not None and self.browsed.done():
+            return Action(NOTHING, "", loop.create_future())
         if self.task.done():
             return None
         raise BudgetError("the program went on for as long as it may", Ending.TIME)
@@ -74,10 +80,15 @@ class ProgramSeat:
     turn: int = -1  # of the session, that the last action carried out
     acted_last: bool = False  # whether `bounds.last_action` was performed
     refused: Observation | None = None
+    browser: OffersBrowser | None = None  # of the play
     pending_reward: float = 0.0
     pending_info: dict[str, float] = field(default_factory=dict[str, float])
 
     ends_when_malformed = False
+
+    def take_browser(self, play: OffersBrowser) -> None:
+        """Takes a play with a browser, to which the program is then let."""
+        self.browser = play
 
     async def act(self, observation: Observation, state: str | None = None) -> Message:
         """Returns the next action of the program. Raises `BudgetError` where there is none any more."""
@@ -128,8 +139,10 @@ class ProgramSeat:
             site, task = self.running.site, self.running.task
             site.port.close()
             site.service.remove(site.job.key)
-            task.cancel()
-            await asyncio.wait({task})
+            ending = {task} if self.running.browsed is None else {task, self.running.browsed}
+            for one in ending:
+                one.cancel()
+            await asyncio.wait(ending)
 
     async def _start(self, observation: Observation) -> Running:
         service, key, loop = await running_service(), secrets.token_hex(16), asyncio.get_running_loop()
@@ -137,8 +150,11 @@ class ProgramSeat:
         port = WorldPort(observation)
         service.add(session, port)
         job = Job(url=f"{service.url}/s/{key}", key=key, model=self.context.params.model, observation=observation)
-        site = Site(job, port, service)
-        return Running(session, site, loop.create_task(_run(self.run, site)), loop.time() + self.bounds.seconds)
+        browser = self.browser
+        site = Site(job, port, service, "" if browser is None else browser.cdp_socket)
+        browsed = None if browser is None else loop.create_task(browser.browsed())
+        program = loop.create_task(_run(self.run, site))
+        return Running(session, site, program, loop.time() + self.bounds.seconds, browsed)
 
     def _last(self, running: Running) -> Message:
         """Returns the action that is performed where a program has ended by itself."""
@@ -152,6 +168,9 @@ class ProgramSeat:
             )
         if ended.code:
             session.add_reward(len(session.turns) - 1, 0.0, {"program_failed": 1.0})
+        if self.browser is not None and not self.acted_last:
+            self.acted_last = True
+            return NOTHING
         if not self.bounds.last_action or self.acted_last:
             raise BudgetError(f"the program ended, with exit code {ended.code}", session.ending or Ending.DONE)
         self.acted_last = True

@@ -81,11 +81,13 @@ class Tail:
 
 @dataclass(frozen=True)
 class Site:
-    """Holds what serves the episode of a program, what the program is told of it, and what it has printed."""
+    """Holds what serves the episode of a program, what the program is told of it, and what it has printed. `cdp_socket`
+    is that of the browser of its world, where it has one."""
 
     job: Job
     port: WorldPort
     service: Service
+    cdp_socket: str = ""
     output: Tail = field(default_factory=Tail)
     errors: Tail = field(default_factory=Tail)
 

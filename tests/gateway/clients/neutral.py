@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.gateway.clients.programs import tools
 from tests.gateway.clients.recording import Exchange
-from tests.gateway.clients.task import FILES, FURTHER, PROMPT, STORED
+from tests.gateway.clients.task import FILES, FURTHER, LONG, PROMPT, STORED, SUMMARY
 
 LONGEST, LONGEST_OUTPUT = 40, 400  # characters of foreign texts, and of what tools answered, that are kept
 HEADERS = frozenset({
@@ -23,7 +23,7 @@ HEADERS = frozenset({
     "x-codex-window-id", "x-stainless-retry-count",
 })  # fmt: skip
 OURS = re.compile("|".join([
-    *map(re.escape, (PROMPT, FURTHER, tools.SYSTEM, STORED, *(text.strip() for text in FILES.values()))),
+    *map(re.escape, (SUMMARY, LONG, PROMPT, FURTHER, tools.SYSTEM, STORED, *(text.strip() for text in FILES.values()))),
     r"\[\[ ## \w+ ## \]\]", r"I read both files\.", "An umbrellabird", "It is done", "Reading two files",
     r"cat +\w+\.txt", "Now the third; ",
 ]))  # fmt: skip

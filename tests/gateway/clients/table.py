@@ -15,6 +15,7 @@ from tests.gateway.clients.task import (
     FURTHER,
     PROMPT,
     Call,
+    Compacting,
     Reply,
     Script,
     delegating,
@@ -162,10 +163,28 @@ QWEN = Client(
     environment={**OPENAI, "OPENAI_MODEL": "m"},
 )  # fmt: skip
 
+# Each has a window that is full once both files are read, counted in the tokens of tests/gateway_sessions.py.
+_CODEX_WINDOW = ("-c", "model_auto_compact_token_limit=30000", *_CODEX)
+COMPACTING = [
+    replace(CODEX, variant="compaction", script=Compacting(shell("exec_command", "cmd")), commands=(
+        ("$bin/codex", "exec", "--sandbox", "danger-full-access", *_CODEX_WINDOW, PROMPT),
+        ("$bin/codex", "exec", "--sandbox", "danger-full-access", "resume", "--last", *_CODEX_WINDOW, FURTHER),
+    )),
+    replace(CLAUDE, variant="compaction", script=Compacting(shell("Bash", description="Works with files")),
+            environment={**CLAUDE.environment, "DISABLE_AUTO_COMPACT": "", "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+                         "CLAUDE_CODE_AUTO_COMPACT_WINDOW": "100000", "CLAUDE_CODE_MAX_CONTEXT_TOKENS": "100000"}),
+    replace(OPENCODE, variant="compaction", script=Compacting(shell("bash", description="Works with files")),
+            files={"opencode.json": _OPENCODE.replace("1000000", "29000")}),
+    replace(PI, variant="compaction", script=Compacting(shell("bash")), files={
+        "models.json": _PI.replace("1000000", "8000"),
+        "settings.json": '{"compaction": {"enabled": true, "reserveTokens": 2000, "keepRecentTokens": 20}}',
+    }),
+]  # fmt: skip
+
 _WORK = shell("Bash", description="Works with files"), shell("bash", description="Works with files")
 SUB_AGENTS = [
     replace(CLAUDE, variant="sub_agents", script=delegating("Agent", "general-purpose", _WORK[0])),
     replace(OPENCODE, variant="sub_agents", script=delegating("task", "general", _WORK[1])),
 ]
 
-CLIENTS = [*PROGRAMS, AIDER, MINI, CODEX, CLAUDE, OPENCODE, PI, QWEN, *SUB_AGENTS]
+CLIENTS = [*PROGRAMS, AIDER, MINI, CODEX, CLAUDE, OPENCODE, PI, QWEN, *SUB_AGENTS, *COMPACTING]

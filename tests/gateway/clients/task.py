@@ -128,6 +128,31 @@ class Delegating:
         return sampled("That is all.", "  An umbrellabird.\n" if FURTHER in prompt else " It is done by another. \n")
 
 
+@dataclass(frozen=True)
+class Compacting:
+    """Says what the model replies to a client whose window is full once both files are read: it is asked for a summary
+    then, and goes on from that."""
+
+    work: Script
+
+    def __call__(self, prompt: str) -> str:
+        if STORED in prompt or FURTHER in prompt or (self.work.side not in prompt and SEEN not in prompt):
+            return self.work(prompt)
+        if SEEN not in prompt:
+            return sampled("Both files, at once.", LONG, *self.work.read)
+        if SUMMARY not in prompt:
+            return sampled("What was done.", SUMMARY)
+        return sampled("It is clear.", "", self.work.write)
+
+
+SUMMARY = (
+    "Summary: both files were read; they say lamp: umbrellabird, and door: quokka41. Write that into answer.txt next."
+)
+LONG = (
+    "I read both files, and this is why. "
+    + "They are short, but what I say of them is not. " * 100
+    + "So much for that."
+)
 SUBTASK = f"Your part: {PROMPT}"
 
 

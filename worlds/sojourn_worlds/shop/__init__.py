@@ -2,8 +2,8 @@
 
 A task is a sentence that asks for a product with attributes, options and a price limit. An action is `search[words]` or
 `click[name]`; an observation is the page that it leads to, as text (`text`) or from a real web site in a real browser
-(`browser`). Buying ends the episode, with a reward in [0, 1] that grades how well the product fits (`reward`); there is
-no limit of turns here.
+(`browser`), which an agent may also drive itself (`cdp`). Buying ends the episode, with a reward in [0, 1] that grades
+how well the product fits (`reward`); there is no limit of turns here.
 
 It differs from WebShop in that the catalogue and the goals are generated (or read from WebShop's own files, see
 `original`), the search is SQLite's full-text search, and pages are shorter (see `catalogue`, `search`, `store`).
@@ -17,8 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from sojourn.envs.about import About
-from sojourn.envs.chromium import risks
+from sojourn.envs.chromium import find_chromium, risks
 from sojourn.envs.fields import SIZES, require_one_of, require_within
+from sojourn.envs.sandbox.command import require_sandbox
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.protocols import Env
 from sojourn.tasks import Generated
@@ -56,8 +57,9 @@ class Shop:
     `products` are generated from `catalogue_seed`, or are the first so many of WebShop's own `data` (a products file,
     or a folder with one), whose instructions then are the goals; the seed then decides their order and prices. A goal
     asks for `attributes` (at most two of them named in titles, none where `hidden`), `options` and a `price_limit`.
-    `surface` is "text", or "web": the same pages as a site on loopback, in Chromium (needs `open`). `choices` lists
-    what can be clicked in every observation, and nothing on the search page, where words are free.
+    `surface` is "text", or "web": the same pages as a site on loopback, in Chromium (needs `open`); or "cdp", where a
+    program drives a Chromium of its episode's own (`agent` "program"). `choices` lists what can be clicked in every
+    observation, and nothing on the search page, where words are free.
     """
 
     about: ClassVar[About] = About(
@@ -70,7 +72,7 @@ class Shop:
     catalogue_seed: int = 0
     data: str | None = None
     results_per_page: int = 5
-    surface: Literal["text", "web"] = "text"
+    surface: Literal["text", "web", "cdp"] = "text"
     attributes: int = 2
     options: int = 2
     price_limit: bool = True
@@ -89,7 +91,9 @@ class Shop:
             **SIZES,
         }
         require_within("shop", self, limits)
-        require_one_of("shop", self, {"surface": ("text", "web")})
+        require_one_of("shop", self, {"surface": ("text", "web", "cdp")})
+        if self.choices and self.surface == "cdp":
+            raise ConfigError('shop: surface "cdp" shows no choices, as its pages are in a browser: leave choices out')
         if self.data is not None and (self.attributes, self.options, self.hidden) != (2, 2, False):
             raise ConfigError(
                 "shop: attributes, options and hidden shape generated goals only: leave them out with data"
@@ -98,6 +102,11 @@ class Shop:
     def risks(self) -> tuple[str, ...]:
         """Returns which protections do not hold on this machine: those of the web surface's browser."""
         return risks() if self.surface == "web" else ()
+
+    @property
+    def browser_only(self) -> bool:
+        """Returns whether an episode is acted in by its browser alone."""
+        return self.surface == "cdp"
 
     def tasks(self, split: str) -> Sequence[Task]:
         first_seed("shop", split)
@@ -112,13 +121,20 @@ class Shop:
         store, goal = self.store, self.goal(task)
         if self.surface == "text":
             return TextPlay(store, goal, key=task.id, choices=self.choices)
+        if self.surface == "cdp":
+            from sojourn_worlds.shop.cdp import CdpPlay
+
+            return CdpPlay(store, goal, task.id)
         if self._opened.browser is None:
             raise InfrastructureError("shop: surface 'web' has no browser yet: await the family's open() before make()")
         return self._opened.browser.play(goal, key=task.id, choices=self.choices)
 
     async def open(self) -> None:
         """Starts the site and the browser of the web surface; may be called again, where each call needs its
-        `close`."""
+        `close`. Raises `ConfigError` where a browser cannot have a sandbox of its own, and the surface needs it."""
+        if self.surface == "cdp":
+            require_sandbox("shop, with surface 'cdp',")
+            find_chromium()
         if self.surface == "web":
             async with self._opened.lock:
                 if self._opened.browser is None:
@@ -158,6 +174,8 @@ class Shop:
     def relabelled(self, episode: Episode) -> Sequence[Task]:
         """Returns the task that asks for what an episode bought; none where that is a target of the other split, or
         where the goals are WebShop's own sentences."""
+        if self.browser_only:  # what was said are no actions
+            return []
         task, [trajectory] = episode.task, episode.trajectories
         texts = (turn.message.text for turn in trajectory.turns if turn.message is not None)
         state = self.store.purchase(texts) if self.data is None else None

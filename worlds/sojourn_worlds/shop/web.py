@@ -12,7 +12,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html import escape
 
@@ -51,10 +51,11 @@ autofocus><input type="submit" value="Search"></form>"""
 
 @dataclass
 class Session:
-    """The state of one shopper: where they are, and what they bought."""
+    """The state of one shopper: where they are, and what they bought. `on_purchase` is called once, by the server."""
 
     state: State = SEARCH_PAGE
     purchase: State | None = None
+    on_purchase: Callable[[], object] = lambda: None
 
 
 class Site:
@@ -101,6 +102,7 @@ class Site:
             return _missing()
         if session.purchase is None:
             session.purchase = state
+            session.on_purchase()
         return RedirectResponse(f"/s/{request.path_params['session']}/done", 303)
 
     async def _done(self, request: Request) -> Response:
@@ -162,16 +164,19 @@ def _piece(piece: str | Link, state: State, base: str) -> str:
 
 
 class Server:
-    """Serves an app on a free port of the loopback interface, in a thread of its own; `stop` waits for a `start`."""
+    """Serves an app in a thread of its own, on a free port of the loopback interface, or at a `local` socket; `stop`
+    waits for a `start`."""
 
-    def __init__(self, application: Starlette) -> None:
+    def __init__(self, application: Starlette, local: socket.socket | None = None) -> None:
         config = uvicorn.Config(
             application, log_level="error", access_log=False, lifespan="off", ws="none", timeout_graceful_shutdown=1
         )
         self._server = uvicorn.Server(config)
-        self._socket = socket.socket()
-        self._socket.bind(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._socket = local or socket.socket()
+        if local is None:
+            self._socket.bind(("127.0.0.1", 0))
+        name = self._socket.getsockname()
+        self.url = name if local else f"http://127.0.0.1:{name[1]}"
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [self._socket]}, name="shop", daemon=True
         )
