@@ -1,4 +1,4 @@
-"""Runs whose intrinsic rewards another model's labels decide: asked beside the play, killed and resumed, and refused."""
+"""Runs whose intrinsic rewards another model's labels decide: asked beside the play, killed, resumed, and refused."""
 
 from __future__ import annotations
 

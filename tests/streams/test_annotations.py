@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -48,7 +49,7 @@ class Scripted:
         return Weighed((first, 1 - first), 7)
 
 
-def annotations(model, retries=2, verdict="written", answers=("yes", "no")):
+def beside(model, retries=2, verdict="written", answers=("yes", "no")):
     def text(about):
         return " or ".join(about)
 
@@ -58,7 +59,7 @@ def annotations(model, retries=2, verdict="written", answers=("yes", "no")):
 
 async def test_answers_count_when_they_are_due_not_when_they_come():
     model = Scripted({"one": ["It helps.\nYes."], "two": ["no"], "three": ["yes"]})
-    asked = annotations(model)
+    asked = beside(model)
     asked.ask([ONE, TWO])
     await asyncio.sleep(0)
     assert await asked.due(1, "rl/0/0") == Labels({})  # they may be there, but are not due
@@ -72,7 +73,7 @@ async def test_answers_count_when_they_are_due_not_when_they_come():
 async def test_a_slow_annotator_is_waited_for_and_asked_beside_what_goes_on():
     model = Scripted({"one": ["yes"], "two": ["no"]})
     model.open.clear()
-    asked = annotations(model)
+    asked = beside(model)
     asked.ask([ONE, TWO])
     for _ in range(3):
         await asyncio.sleep(0)
@@ -86,7 +87,7 @@ async def test_a_slow_annotator_is_waited_for_and_asked_beside_what_goes_on():
 
 
 async def test_what_was_asked_is_recorded_with_the_step_that_uses_it():
-    asked = annotations(Scripted({"one": ["yes"]}))
+    asked = beside(Scripted({"one": ["yes"]}))
     asked.ask([ONE])
     await asyncio.sleep(0.0)
     assert asked.models.take([ONE.episode]) == {}
@@ -99,7 +100,7 @@ async def test_what_was_asked_is_recorded_with_the_step_that_uses_it():
 
 async def test_an_unreadable_answer_is_asked_for_again_and_gives_no_label():
     model = Scripted({"one": ["maybe", "I cannot say no", "**Yes**"], "two": ["well"]})
-    asked = annotations(model)
+    asked = beside(model)
     asked.ask([ONE, TWO])
     assert await asked.due(0, "rl/0/0") == Labels({("one",): 1.0}, unreadable=1)
     tried = [(temperature, seed) for text, temperature, seed in model.asked if text == "one"]
@@ -110,7 +111,7 @@ async def test_an_unreadable_answer_is_asked_for_again_and_gives_no_label():
 @pytest.mark.parametrize(("count", "stops"), [(3, False), (4, True)])
 async def test_an_annotator_that_mostly_gives_no_answer_stops_the_run(count, stops):
     asks = [Ask((f"m{n}",), "rl/0/0") for n in range(count)]
-    asked = annotations(Scripted({f"m{n}": ["well"] for n in range(count)}), retries=0)
+    asked = beside(Scripted({f"m{n}": ["well"] for n in range(count)}), retries=0)
     asked.ask(asks)
     if not stops:
         assert await asked.due(0, "rl/0/0") == Labels({}, count)
@@ -120,7 +121,7 @@ async def test_an_annotator_that_mostly_gives_no_answer_stops_the_run(count, sto
 
 
 async def test_a_failure_is_raised_when_the_answer_is_due_and_is_no_label():
-    asked = annotations(Scripted({"one": ["yes"], "two": ["broken"]}))
+    asked = beside(Scripted({"one": ["yes"], "two": ["broken"]}))
     asked.ask([ONE, TWO])
     asked.ask([])
     for _ in range(5):
@@ -132,14 +133,14 @@ async def test_a_failure_is_raised_when_the_answer_is_due_and_is_no_label():
 
 async def test_likelihoods_decide_where_they_are_asked_for():
     model = Scripted({"one": ["0.6"], "two": ["0.4"]})
-    asked = annotations(model, verdict="likelihood")
+    asked = beside(model, verdict="likelihood")
     asked.ask([ONE, TWO])
     assert await asked.due(0, "rl/0/0") == Labels({("one",): 1.0, ("two",): 0.0})
 
 
 async def test_a_restored_run_asks_again_what_was_not_due():
     first, second = Scripted({"one": ["yes"], "two": ["no"]}), Scripted({"one": ["yes"], "two": ["no"]})
-    asked, again = annotations(first), annotations(second)
+    asked, again = beside(first), beside(second)
     asked.ask([ONE])
     asked.ask([TWO])
     again.restore(asked.state())
@@ -152,6 +153,8 @@ async def test_a_restored_run_asks_again_what_was_not_due():
 
 # -- the stream
 
+NO_TRAINER = cast(Trainer, None)  # nothing of the policy is asked where another model labels
+
 
 def step(*words, slot=0):
     """A step of one play that saw some messages after its first."""
@@ -159,11 +162,7 @@ def step(*words, slot=0):
     shown = ("begin", *words)
     turns = [replace(t, observed=(Message(Role.USER, word),)) for t, word in zip(made.turns, shown, strict=True)]
     made = replace(made, turns=tuple(turns))
-    return TrainerPasses([group([made], slot)], [[scored(made, 0.0)]], NoTrainer())
-
-
-class NoTrainer(Trainer):
-    """Nothing of the policy is asked where another model labels."""
+    return TrainerPasses([group([made], slot)], [[scored(made, 0.0)]], NO_TRAINER)
 
 
 def rewards(values):
@@ -202,7 +201,7 @@ async def test_only_new_messages_are_asked_about_the_newest_first():
 
 
 async def test_a_ranking_asks_which_of_two_helps_more():
-    stream, model = feedback(
+    stream, _ = feedback(
         {"mud or gold": ["Gold is dear.\nB"]},
         reward_model="ranking",
         question="{first} or {second}",
