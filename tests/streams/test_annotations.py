@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ class Scripted:
         return Weighed((first, 1 - first), 7)
 
 
-def beside(model, retries=2, verdict="written", answers=("yes", "no")):
+def beside(model, retries=2, verdict: Literal["written", "likelihood"] = "written", answers=("yes", "no")):
     def text(about):
         return " or ".join(about)
 
