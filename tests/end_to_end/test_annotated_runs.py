@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,7 @@ def episodes(path: Path) -> list[Record]:
         return [store.read(row) for row in store.query(stage="rl")]
 
 
-def recorded(path: Path) -> tuple[list[dict[str, float]], list[list[tuple[object, ...]]]]:
+def recorded(path: Path) -> tuple[list[dict[str, float]], Sequence[Sequence[tuple[object, ...]]]]:
     values = [untimed(line.values) for line in metrics.read(path / "metrics.jsonl")]
     asked = [[(x.model, x.purpose, x.about, x.question, x.answer, x.cost) for x in one.asked] for one in episodes(path)]
     return values, asked
