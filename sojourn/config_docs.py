@@ -33,6 +33,7 @@ from sojourn.method_docs import with_links
 from sojourn.models.spec import Critic, FrozenModel, Lora, Model, Sampling, ServedModel, Snapshots
 from sojourn.optim import Lookahead, Optim
 from sojourn.rewards.judge import Criterion
+from sojourn.rewards.proofs import Proof
 from sojourn.rollout.limits import Limits
 from sojourn.rollout.runner import Rollout
 from sojourn.searchers.critique import Critique
@@ -68,7 +69,7 @@ STAGES: Mapping[str, type] = {
 }
 PARTS: Mapping[str, Mapping[str, type]] = {  # tables of components, by their kind
     "agent": {"critique": Critique, "sub_agents": SubAgent, "roles": WorkflowRole},
-    "reward": {"criteria": Criterion},
+    "reward": {"criteria": Criterion, "proof": Proof},
     "backend": {
         "samplers": Samplers,
         "trainer": TrainerRanks,

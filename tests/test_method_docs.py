@@ -112,7 +112,10 @@ READ = {
     ),
     ("stream", "instruction_value"): "2026-11-25: the authors' code, trainer.py, critic.py and offpolicy_train_loop.py",
     ("stream", "relatedness"): "2026-11-25: the authors' code, environment.py",
-    ("stream", "feedback"): "2026-11-25: the authors' code, learner.py, llm_annotator.py, reward_model.py",
+    (
+        "stream",
+        "feedback",
+    ): "2026-11-25 and 2026-11-29: the authors' code, learner.py, llm_annotator.py, reward_model.py",
     ("stream", "curiosity"): "2026-11-25: the text, section 2.2, and the authors' code, model.py",
     ("stream", "dynamics_ratio"): "2026-11-26: the abstract, and the authors' code, sim2real_sac.py and Weight_net.py",
     ("stream", "information_gain"): "2026-11-22: the authors' code; of DR-Venus what its preset cites",

@@ -17,6 +17,7 @@ from sojourn.protocols import (
     Reward,
     SelectedTokens,
     StepContext,
+    Stream,
 )
 from sojourn.types import Batch, FloatArray, Group, Message, Score, Task
 
@@ -68,6 +69,15 @@ class BindsModels(AsksForText, Protocol):
     """
 
     def bind_models(self, models: AskedModels) -> Reward: ...
+    def example_answer(self, question: Sequence[Message]) -> str: ...
+
+
+@runtime_checkable
+class BindsStreamModels(AsksForText, Protocol):
+    """A stream that asks models for text, as rewards do that are `BindsModels`. Its models learn nothing in the run, as
+    it may ask them at any time."""
+
+    def bind_models(self, models: AskedModels) -> Stream: ...
     def example_answer(self, question: Sequence[Message]) -> str: ...
 
 

@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from sojourn.abilities import Learns, ReleasesResources, reads_critic, task_data
+from sojourn.abilities import BindsStreamModels, Learns, ReleasesResources, reads_critic, task_data
 from sojourn.batch.flatten import flatten
 from sojourn.checks import played
 from sojourn.checks.promise import BrokenError, NotOfferedError, Promise, judge_all_awaited, member, require_config
 from sojourn.checks.report import Report
+from sojourn.checks.reward import StandIn
 from sojourn.checks.synthetic import content
+from sojourn.models.asking import AskedModels
 from sojourn.models.spec import Critic, Model
 from sojourn.optim import Optim
 from sojourn.protocols import PerTurn, Stateful
@@ -48,9 +50,16 @@ class Case:
         scores = [played.scores(group) for group in groups]
         return TrainerPasses(groups, scores, self.trainer, self.renderer, critic=reads_critic(self.stream))
 
+    def fresh(self) -> Any:
+        """Returns a copy of the stream; one that asks models asks a stand-in."""
+        stream = copy.deepcopy(self.stream)
+        if not isinstance(stream, BindsStreamModels):
+            return stream
+        return stream.bind_models(AskedModels(dict.fromkeys(stream.asks, StandIn(stream.example_answer))))
+
     async def read(self, groups: Sequence[Group]) -> PerTurn:
         """Returns what a copy of the stream says of the groups, so that no promise depends on those before it."""
-        stream = copy.deepcopy(self.stream)
+        stream = self.fresh()
         try:
             return await stream(self.context(groups))
         finally:
@@ -115,7 +124,7 @@ async def _permutes(case: Case) -> str:
 
 
 async def _leaves_inputs(case: Case) -> str:
-    stream, groups = copy.deepcopy(case.stream), case.groups()
+    stream, groups = case.fresh(), case.groups()
     context = case.context(groups)
     before = content(groups), content(context.scores)
     await _step(stream, context)
@@ -126,7 +135,7 @@ async def _leaves_inputs(case: Case) -> str:
 
 
 async def _leaves_policy(case: Case) -> str:
-    stream, groups = copy.deepcopy(case.stream), case.groups()
+    stream, groups = case.fresh(), case.groups()
     batch = flatten(groups)[0]
     version, before = case.trainer.version, np.asarray((await case.trainer.forward(batch)).logprobs)
     await _step(stream, case.context(groups))
@@ -143,7 +152,7 @@ async def _leaves_policy(case: Case) -> str:
 async def _learns(case: Case) -> str:
     if not isinstance(case.stream, Learns):
         raise NotOfferedError("it learns nothing")
-    stream: Any = copy.deepcopy(case.stream)
+    stream: Any = case.fresh()
     groups = case.groups()
     try:
         for _ in range(STEPS):
@@ -160,7 +169,7 @@ async def _learns(case: Case) -> str:
 
 async def _remembers(case: Case) -> str:
     """Checks that `state()` holds all that was learned, without which a resumed run would differ."""
-    stream, resumed, groups = copy.deepcopy(case.stream), copy.deepcopy(case.stream), case.groups()
+    stream, resumed, groups = case.fresh(), case.fresh(), case.groups()
     try:
         for _ in range(STEPS):
             await _step(stream, case.context(groups))

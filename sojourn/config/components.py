@@ -30,6 +30,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "remote": "sojourn.agents.remote:Remote",
         "return_conditioned": "sojourn.agents.return_conditioned:ReturnConditioned",
         "when_to_ask": "sojourn.agents.when_to_ask:WhenToAsk",
+        "self_verifying": "sojourn.agents.self_verifying:SelfVerifying",
         "balance_conditioned": "sojourn.agents.balance_conditioned:BalanceConditioned",
         "best_of_n": "sojourn.searchers.best_of_n:BestOfN",
         "self_consistency": "sojourn.searchers.self_consistency:SelfConsistency",

@@ -167,6 +167,13 @@ class AskedModels:
             own = made if number == 0 else replace(made, question=())
             self._pending.setdefault(episode, {}).setdefault(key, own)
 
+    def adopt(self, others: AskedModels, episode: str) -> None:
+        """Takes over what others were asked, to be recorded with an episode, whichever it was about."""
+        for of_episode in others._pending.values():
+            for key, made in of_episode.items():
+                self._pending.setdefault(episode, {}).setdefault(key, replace(made, about=(episode, *made.about)))
+        others.forget()
+
     def of_episode(self, episode: str) -> EpisodeModels:
         """Returns what asks these models about one episode."""
         return EpisodeModels(self, episode)

@@ -18,6 +18,7 @@ from sojourn.rewards.judgements import Bench, Judgement, ranked, reference_score
 from sojourn.rewards.likelihoods import likely, likely_beside_reference, preferred
 from sojourn.rewards.native import Native
 from sojourn.rewards.pairings import compared
+from sojourn.rewards.proofs import RULES, Proof, proven
 from sojourn.rewards.transcripts import Evidence
 from sojourn.rewards.verdicts import CODE, Form, Rule, Scale
 from sojourn.types import Group, Message, Score, Trajectory
@@ -69,9 +70,13 @@ class Judge(HasBases):
     It answers with at most `max_tokens`, at `temperature`. Only trajectories of the same seat are compared; those that
     look the same to the judge are shown once, and tie. Each question is asked `samples` times: numbers are averaged,
     and of words the most frequent counts. The judge sees the last `turns` of a trajectory (0: all) or, with `evidence`,
-    the last one and up to that many which the agent chose itself by their numbers, as in "evidence: 2, 5" (SmartSnap:
-    Cai et al. 2025, arXiv:2512.22322), with its reasoning if `thoughts` says so, and at most about `shown_chars`
-    characters of each.
+    the last one and up to that many which the agent chose itself by their numbers, as in "evidence: 2, 5", with its
+    reasoning if `thoughts` says so, and at most about `shown_chars` characters of each.
+
+    With `proof`, the agent has to prove what it did (SmartSnap: Cai et al. 2025, arXiv:2512.22322): the judge sees the
+    task, the agent's last message, and of the world only what it showed in the turns that this message names. It says
+    whether the evidence is relevant and whether it proves success, by the majority of `samples`, and `proof` says what
+    that is worth; so many pieces as `evidence` says are free. The agent `self_verifying` asks for evidence.
 
     With `verdict` = "likelihood" the model writes nothing. The verdict is the expectation of `answers`, from the worst
     to the best and at equal distances, under the probabilities that the model gives them where it may give no others: a
@@ -86,9 +91,10 @@ class Judge(HasBases):
     the judge is down, the group's episodes have failed: they are never scored 0 for it. Everything asked is recorded
     with the episodes.
 
-    The documentation of RULER, the abstract of SmartSnap, and accounts of SOTOPIA and of Zheng et al. were read. The
-    wording of the questions is ours, and so is that a verdict lies between 0 and 1. SmartSnap's rewards for few and
-    sufficient pieces of evidence are not there, but for the limit.
+    The documentation of RULER, the authors' code and the abstract of SmartSnap, and accounts of SOTOPIA and of Zheng et
+    al. were read. The wording of the questions is ours, and so is that a verdict lies between 0 and 1. SmartSnap's
+    agent ends its play by a tool of its own, which may be called once, its evidence are results of tool calls, and some
+    of its runs pay for calls early in training; here a turn's observation is evidence, and the last message names it.
     """
 
     base: Annotated[Reward, Kind("reward")] = field(default_factory=_nothing)
@@ -108,12 +114,13 @@ class Judge(HasBases):
     max_tokens: Annotated[int, Range(1)] = 512
     turns: Annotated[int, Range(0)] = 0
     evidence: Annotated[int, Range(0)] = 0
+    proof: Proof | None = None
     thoughts: bool = False
     shown_chars: Annotated[int, Range(200)] = 20_000
     coef: float = 1.0
     combine: Literal["add", "multiply"] = "add"
 
-    unverified = "the documentation of RULER, SmartSnap's abstract and accounts of the others were read, not their text"
+    unverified = "RULER's documentation, SmartSnap's code and accounts of the others were read, not their text"
 
     def __post_init__(self) -> None:
         names = [one.name for one in self.criteria]
@@ -135,11 +142,31 @@ class Judge(HasBases):
         if self.samples > 1 and not self.temperature:
             raise ValueError(f"samples = {self.samples} at temperature = 0 would be equal: set temperature to 1")
         self._check_answers()
+        if self.proof is not None:
+            self._check_proof()
         if self.turns and self.evidence:
             raise ValueError(
                 f"turns = {self.turns} with evidence = {self.evidence}: expected one of them, the last turns or those "
                 "that the agent names"
             )
+
+    def _check_proof(self) -> None:
+        """Refuses what has no effect on proofs, or no meaning."""
+        if not self.evidence:
+            raise ValueError("proof with evidence = 0: set evidence to how many pieces are free, such as 3")
+        plain = Judge()
+        for key, value, default in (
+            ("mode", self.mode, plain.mode),
+            ("verdict", self.verdict, plain.verdict),
+            ("criteria", self.criteria, plain.criteria),
+            ("low", self.low, plain.low),
+            ("high", self.high, plain.high),
+            ("combine", self.combine, plain.combine),
+        ):
+            if value != default:
+                raise ValueError(
+                    f"{key} = {value} with proof, whose verdict is whether it is one: leave one of them out"
+                )
 
     def _check_answers(self) -> None:
         if self.verdict == "written":
@@ -195,6 +222,8 @@ class Judge(HasBases):
 
     def rules(self) -> Mapping[str, Rule]:
         """Returns what a verdict on one trajectory, or one pair, says under each key."""
+        if self.proof is not None:
+            return RULES
         if self.mode == "pairwise":
             return {"better": ("first", "second", "tie")}
         return {one.name: Scale(one.low, one.high) for one in self.criteria} or {"score": self.scale}
@@ -215,9 +244,12 @@ class BoundJudge(HasBases):
 
     async def __call__(self, group: Group) -> list[Score]:
         scores, config = await self.base(group), self.config
-        evidence = Evidence(config.turns, config.evidence, config.thoughts)
+        evidence = Evidence(config.turns, config.evidence, config.thoughts, alone=config.proof is not None)
         bench = Bench(config, self.models, evidence, group)
-        judged = await (WRITTEN if config.verdict == "written" else LIKELY)[config.mode](bench)
+        if config.proof is not None:
+            judged = await proven(bench, config.proof, config.evidence)
+        else:
+            judged = await (WRITTEN if config.verdict == "written" else LIKELY)[config.mode](bench)
         trajectories = zip(group.trajectories, scores, strict=True)
         return [self._with(score, judged.get(number), one) for number, (one, score) in enumerate(trajectories)]
 

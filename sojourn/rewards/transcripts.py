@@ -16,7 +16,7 @@ from typing import NamedTuple
 from sojourn.call_text import call_text
 from sojourn.types import Message, Role, Trajectory, Turn
 
-NAMED = re.compile(r"evidence\W{0,20}((?:turns?\W{0,3})?\d[\d\s,]*)", re.IGNORECASE)
+NAMED = re.compile(r"evidences?\W{0,20}((?:turns?\W{0,3})?\d[\d\s,]*)", re.IGNORECASE)
 SHORTEST = 40  # characters of a message that are shown in any case
 SPEAKERS = {Role.SYSTEM: "instructions", Role.USER: "world", Role.TOOL: "tool", Role.ASSISTANT: "agent"}
 
@@ -33,16 +33,23 @@ class Said(NamedTuple):
 class Evidence:
     """Says which turns of a trajectory a judge sees: the last `turns` (0: all) or, with `named`, the last one and up to
     so many that the agent chose itself: the numbers, from 1, that follow the word "evidence" in its last message. What
-    the world said first, its task, is always shown. `thoughts` says whether the agent's reasoning is."""
+    the world said first, its task, is always shown. `thoughts` says whether the agent's reasoning is. With `alone`, of
+    the chosen turns, however many they are, only what they observed is shown, and of the last turn only what the agent
+    wrote."""
 
     turns: int = 0
     named: int = 0
     thoughts: bool = False
+    alone: bool = False
 
     def of(self, trajectory: Trajectory) -> tuple[Said, ...]:
         """Returns what is shown of a trajectory."""
-        shown = self._shown(trajectory)
         said: list[Said] = []
+        if self.alone:
+            for number in sorted({0, *chosen(trajectory).turns}):
+                said += observed(trajectory.turns[number], number + 1)
+            return (*said, *acted(trajectory.turns[-1], len(trajectory.turns), thoughts=self.thoughts))
+        shown = self._shown(trajectory)
         if 0 not in shown:
             said += observed(trajectory.turns[0], 1)
         for number in shown:
@@ -55,8 +62,22 @@ class Evidence:
         count = len(trajectory.turns)
         if not self.named:
             return [*range(max(0, count - self.turns) if self.turns else 0, count)]
-        chosen = dict.fromkeys(number for number in _named(trajectory.turns[-1]) if number < count)
-        return sorted({*[*chosen][: self.named], count - 1})
+        return sorted({*chosen(trajectory).turns[: self.named], count - 1})
+
+
+class Chosen(NamedTuple):
+    """The turns, from 0, that an agent chose as evidence in its last message, in its order, and how many of the numbers
+    that it gave are of no turn."""
+
+    turns: tuple[int, ...]
+    unknown: int
+
+
+def chosen(trajectory: Trajectory) -> Chosen:
+    """Returns what a trajectory's last message names as evidence."""
+    named = dict.fromkeys(_named(trajectory.turns[-1]))
+    turns = tuple(number for number in named if 0 <= number < len(trajectory.turns))
+    return Chosen(turns, len(named) - len(turns))
 
 
 def code_of(transcripts: Iterable[Sequence[Said]], *others: str) -> str:
@@ -109,7 +130,7 @@ def _named(turn: Turn) -> list[int]:
     if turn.message is None:
         return []
     found = NAMED.findall("\n".join([turn.message.text, *map(call_text, turn.message.calls)]))
-    return [int(number) - 1 for number in re.findall(r"\d{1,6}", found[-1]) if int(number)] if found else []
+    return [int(number) - 1 for number in re.findall(r"\d{1,6}", found[-1])] if found else []
 
 
 def _limit(lengths: Sequence[int], most: int) -> int:

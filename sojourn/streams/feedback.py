@@ -4,27 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 
-from sojourn.config.fields import Range
+from sojourn.config.fields import NONBLANK, Range
+from sojourn.errors import ConfigError
+from sojourn.models.asking import AskedModels
 from sojourn.protocols import PerTurn, StepContext
+from sojourn.streams.annotations import Annotations, Annotator, Ask, Labels, Question
 from sojourn.streams.learner import LearnedStream, hashed_counts, layers
 from sojourn.streams.replies import question_tokens, reply_tokens, score_replies
 from sojourn.streams.trainer_passes import at_last_token
-from sojourn.types import Trajectory
+from sojourn.types import Message, SamplingParams, Trajectory
 
+POLICY = SamplingParams.model
 HELPFUL = "In a game, this has just happened:\n{message}\nDoes it help to reach the goal? Answer yes or no."
 BETTER = (
     "In a game, two things may happen.\nA: {first}\nB: {second}\nWhich helps more to reach the goal? Answer A or B."
 )
-
-
-Question = tuple[str, ...]  # the message that a question is about, or the two messages that it compares
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +37,20 @@ class Feedback(LearnedStream):
     `reward_model` "hash" gives 1 to messages labelled helpful, which are looked up by their text; "classification"
     learns to predict the label and gives 1 above `threshold`; "ranking" learns a score from which of two messages helps
     more (Bradley-Terry), and gives it, standardised over the step (in the authors' code, by running moments over all
-    steps), where it is above `min_score`. New messages wait; after each step the model labels the newest
-    `messages_per_step` of them, so that feedback comes late, as from the paper's model, which runs beside the training.
-    The model that labels is the present policy itself, by which of two answers it finds likelier; the paper's is
-    another and larger model, and its pairs are drawn from all messages, where these are neighbours in time. A message
-    is the whole text that the world shows after the action.
+    steps), where it is above `min_score`. New messages wait, the newest first and at most `capacity` of them; after
+    each step `messages_per_step` of them are asked about. The paper's pairs are drawn from all messages, where these
+    are neighbours in time. A message is the whole text that the world shows after the action; where that repeats what
+    the agent wrote, the agent can speak to whoever labels it.
+
+    `annotator` is who labels: one of `[models]` that does not learn, here or behind an endpoint, as in the paper; or
+    "policy", the present policy itself, by which of the two answers it finds likelier, asked between the steps. A model
+    is asked beside the play, as in the paper: of what it is asked after step s, the answers are waited for after step
+    s + `lag`, and count from the next step on (0: it is waited for at once). So what each step's rewards follow from
+    depends on neither the model's speed nor a restart, which the paper leaves to chance. Its `verdict` is "written", in
+    at most `max_tokens` tokens, or the "likelihood" of the two answers, of a model that is here. An answer that ends
+    with neither is asked for again up to `retries` times, and then gives no label (in the authors' code: not helpful,
+    or a tie). The run stops where the model fails, or where it gives none for most of a step's questions. What is asked
+    is recorded with the first episode of the step after which its labels count.
     """
 
     reward_model: Literal["hash", "classification", "ranking"] = "classification"
@@ -57,9 +67,15 @@ class Feedback(LearnedStream):
     updates: Annotated[int, Range(1)] = 32
     batch_size: Annotated[int, Range(1)] = 256
     seed: Annotated[int, Range(0)] = 0
+    annotator: Annotated[str, NONBLANK] = POLICY
+    lag: Annotated[int, Range(0)] = 1
+    verdict: Literal["written", "likelihood"] = "written"
+    max_tokens: Annotated[int, Range(1)] = 256
+    retries: Annotated[int, Range(0)] = 2
     _labels: dict[Question, float] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _waiting: dict[str, None] = field(default_factory=dict, init=False, repr=False, compare=False)  # oldest first
+    _waiting: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)  # the last one newest
     _known: dict[str, None] = field(default_factory=dict, init=False, repr=False, compare=False)  # asked about
+    _annotations: Annotations | None = field(default=None, init=False, repr=False, compare=False)  # in a run
 
     provides = "feedback"
     reference = False
@@ -75,6 +91,36 @@ class Feedback(LearnedStream):
                 ) from None
             if missing := [name for name in placeholders if f"<{name}>" not in whole]:
                 raise ValueError(f"question = {self.question!r}: expected the placeholder {{{missing[0]}}} in it")
+        own = {"lag": (self.lag, 1), "verdict": (self.verdict, "written"), "max_tokens": (self.max_tokens, 256)}
+        for key, (value, default) in {**own, "retries": (self.retries, 2)}.items():
+            if self.annotator == POLICY and value != default:
+                raise ValueError(
+                    f"{key} = {value} with annotator = '{POLICY}', which is asked for likelihoods between the steps: "
+                    "name one of [models] as the annotator"
+                )
+        if self.verdict == "likelihood" and (self.max_tokens, self.retries) != (256, 2):
+            raise ValueError('max_tokens and retries with verdict = "likelihood", which writes nothing: leave them out')
+
+    @property
+    def asks(self) -> frozenset[str]:
+        return frozenset({self.annotator} - {POLICY})
+
+    @property
+    def likelihoods(self) -> frozenset[str]:
+        return self.asks if self.verdict == "likelihood" else frozenset()
+
+    def bind_models(self, models: AskedModels) -> Feedback:
+        """Returns the stream in a run, whose models it asks."""
+        bound = replace(self)
+        if self.asks:
+            annotator = Annotator(
+                self.annotator, self._answers, self._question_text, self.verdict, self.max_tokens, self.retries
+            )
+            object.__setattr__(bound, "_annotations", Annotations(annotator, models))
+        return bound
+
+    def example_answer(self, question: Sequence[Message]) -> str:
+        return self._answers[len(question[-1].text) % 2]
 
     def build(self, size: int) -> torch.nn.Module:
         return layers(size, self.hidden_size, self.hidden_size, 1)
@@ -89,15 +135,19 @@ class Feedback(LearnedStream):
 
     async def learn(self, context: StepContext) -> Mapping[str, float]:
         """Labels new messages and learns from all labels. Returns the number of `labels`, that of messages `waiting`,
-        the fraction of `helpful` labels, and as `error` the cross-entropy, in nats, on the new labels before that."""
-        for message in (m for g in context.groups for t in g.trajectories for m in following_observations(t)):
-            if message not in self._known:
-                self._waiting[message] = None
-        new = await self._label_newest(context)
+        the fraction of `helpful` labels, and as `error` the cross-entropy, in nats, on the new labels before that; with
+        an annotator also how many questions are `asked` and not due yet, and how many answers were `unreadable`."""
+        for group in context.groups:
+            for trajectory, owner in zip(group.trajectories, group.owners, strict=True):
+                for message in following_observations(trajectory):
+                    if message not in self._known:
+                        self._waiting[message] = group.episodes[owner].id
+        asks = self._take_newest()
+        new, metrics = await self._labelled(asks, context)
         self._labels.update(new)
         for kept in (self._labels, self._waiting, self._known):
             _drop_oldest(kept, len(kept) - self.capacity)
-        metrics = {"labels": float(len(self._labels)), "waiting": float(len(self._waiting))}
+        metrics |= {"labels": float(len(self._labels)), "waiting": float(len(self._waiting))}
         if self._labels:
             metrics["helpful"] = sum(self._labels.values()) / len(self._labels)
         if self.reward_model != "hash" and self._labels:
@@ -105,6 +155,26 @@ class Feedback(LearnedStream):
                 metrics |= {"error": float(self._error(list(new.items())))} if new else {}
             self._distil(len(self._known))
         return metrics
+
+    async def _labelled(
+        self, asks: Sequence[Ask], context: StepContext
+    ) -> tuple[Mapping[Question, float], dict[str, float]]:
+        """Returns the labels that count from now on, and metrics of the annotator."""
+        if self.annotator == POLICY:
+            return await self._label(asks, context), {}
+        if self._annotations is None:
+            raise ConfigError(
+                f"the stream feedback asks the model '{self.annotator}', which a run has open: train, or bind_models"
+            )
+        self._annotations.ask(asks)
+        found = Labels({})
+        if context.groups:  # what is asked is recorded with an episode
+            found = await self._annotations.due(self.lag, context.groups[0].episodes[0].id)
+        return found.of, {"asked": float(len(self._annotations)), "unreadable": float(found.unreadable)}
+
+    def close(self) -> None:
+        if self._annotations is not None:
+            self._annotations.close()
 
     def _distil(self, seed: int) -> None:
         known, rng = list(self._labels.items()), np.random.default_rng((self.seed, seed))
@@ -114,34 +184,49 @@ class Feedback(LearnedStream):
 
     def state(self) -> Mapping[str, Any]:
         known = [[list(asked), label] for asked, label in self._labels.items()]
-        texts = {"waiting": list(self._waiting), "known": list(self._known)}
-        return {"labels": known, **texts, "learner": self.learner.state()}
+        texts = {"waiting": [[*one] for one in self._waiting.items()], "known": list(self._known)}
+        asked = {} if self._annotations is None else {"asked": self._annotations.state()}
+        return {"labels": known, **texts, **asked, "learner": self.learner.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         for kept in (self._labels, self._waiting, self._known):
             _drop_oldest(kept, len(kept))
         self._labels.update({tuple(asked): label for asked, label in state["labels"]})
-        self._waiting.update(dict.fromkeys(state["waiting"]))
+        self._waiting.update(dict(state["waiting"]))
         self._known.update(dict.fromkeys(state["known"]))
+        if self._annotations is not None:
+            self._annotations.restore(state["asked"])
         self.learner.restore(state["learner"])
 
-    async def _label_newest(self, context: StepContext) -> dict[Question, float]:
-        """Labels the newest waiting messages, or, for a ranking, pairs of neighbours among them (one alone waits)."""
+    def _take_newest(self) -> list[Ask]:
+        """Takes the newest waiting messages, or, for a ranking, pairs of neighbours among them (one alone waits)."""
         newest = list(self._waiting)[-self.messages_per_step :][::-1]
-        ranked = self.reward_model == "ranking"
-        about: list[Question] = list(pairwise(newest)) if ranked else [(message,) for message in newest]
-        questions = [question_tokens(context, self._question_text(one)) for one in about]
-        answers = [reply_tokens(context, text) for text in (("A", "B") if ranked else ("yes", "no"))]
-        scored = await score_replies(context.trainer, [q for q in questions for _ in answers], answers * len(questions))
-        means = [float(logprobs.mean()) for logprobs in scored]
+        about: list[Question] = list(pairwise(newest)) if self._ranks else [(message,) for message in newest]
+        asks = [Ask(one, self._waiting[one[0]]) for one in about]
         for message in (message for one in about for message in one):
             self._waiting.pop(message, None)
             self._known[message] = None
-        return {one: float(means[2 * n] > means[2 * n + 1]) for n, one in enumerate(about)}
+        return asks
+
+    @property
+    def _ranks(self) -> bool:
+        return self.reward_model == "ranking"
+
+    @property
+    def _answers(self) -> tuple[str, str]:
+        return ("A", "B") if self._ranks else ("yes", "no")
+
+    async def _label(self, asks: Sequence[Ask], context: StepContext) -> dict[Question, float]:
+        """Returns the labels by which of the two answers the present policy finds likelier."""
+        questions = [question_tokens(context, self._question_text(one.about)) for one in asks]
+        answers = [reply_tokens(context, text) for text in self._answers]
+        scored = await score_replies(context.trainer, [q for q in questions for _ in answers], answers * len(questions))
+        means = [float(logprobs.mean()) for logprobs in scored]
+        return {one.about: float(means[2 * n] > means[2 * n + 1]) for n, one in enumerate(asks)}
 
     def _question_text(self, about: Question) -> str:
         cut = [message[: self.max_chars] for message in about]
-        if self.reward_model == "ranking":
+        if self._ranks:
             return (self.question or BETTER).format(first=cut[0], second=cut[1])
         return (self.question or HELPFUL).format(message=cut[0])
 

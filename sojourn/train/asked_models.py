@@ -89,8 +89,10 @@ def bound(reward: Reward, models: AskedModels) -> Reward:
 
 
 def check_asked(recipe: Recipe) -> None:
-    """Refuses models that a reward or an agent cannot ask for text, and a search whose reward or agent asks any."""
+    """Refuses models that a reward, an agent or a stream cannot ask for text, and a search whose reward or agent asks
+    any."""
     asking = [("reward", one) for one in with_bases([recipe.reward])]
+    asking += [("streams", one) for one in recipe.trained_streams]
     asking += [("agent", one) for one in with_base_agents(recipe.agent)]
     for where, one in asking:
         for name in sorted(asked_for_text(one)):
@@ -119,9 +121,9 @@ def check_asked(recipe: Recipe) -> None:
 
 def _check_asked_model(recipe: Recipe, where: str, name: str) -> None:
     changing = name == POLICY or name in recipe.learning
-    if where == "agent" and changing:
+    if where != "reward" and changing:
         raise ConfigError(
-            f"agent: it asks the model '{name}', which learns in the run, so that a run which is resumed would be "
+            f"{where}: it asks the model '{name}', which learns in the run, so that a run which is resumed would be "
             "answered otherwise: name one that does not"
         )
     if name == POLICY:

@@ -243,9 +243,16 @@ class Recipe:
 
     @property
     def asked_for_text(self) -> frozenset[str]:
-        """Returns the models that the reward and the agent, with all that they contain, ask for text."""
-        asking = [*with_bases([self.reward]), *with_base_agents(self.agent)]
+        """Returns the models that the reward and the agent, with all that they contain, and streams ask for text."""
+        asking = [*with_bases([self.reward]), *with_base_agents(self.agent), *self.trained_streams]
         return frozenset[str]().union(*map(asked_for_text, asking))
+
+    @property
+    def trained_streams(self) -> list[Stream]:
+        """Returns the streams of all stages, and of all models that learn in them."""
+        stages: list[Stage | LearnerConfig] = [*self.stages]
+        stages += [learner for stage in self.stages for learner in stage.learners.values()]
+        return [stream for one in stages for stream in one.streams or ()]
 
     @property
     def served_seats(self) -> Mapping[str, ServedModel]:

@@ -20,6 +20,7 @@ from sojourn.abilities import (
     ReadsWords,
     WritesWords,
     applied,
+    asked_for_text,
     asked_models,
     asks_critic,
     frozen,
@@ -143,7 +144,7 @@ def _check_recorded(recipe: Recipe) -> None:
     """Refuses recorded streams that would change what is trained: those that learn, read a critic, or ask a
     model."""
     for stream in recipe.record.streams:
-        if isinstance(stream, Learns) or reads_critic(stream) or asked_models(stream):
+        if isinstance(stream, Learns) or reads_critic(stream) or asked_models(stream) or asked_for_text(stream):
             raise ConfigError(
                 f"record.streams: {type(stream).__name__} learns, reads a critic or asks a model: give it to a stage "
                 "that uses it"

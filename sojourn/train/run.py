@@ -75,7 +75,7 @@ class StageRun:
         stage, components = run.recipe.stages[number], run.components
         seen = sum(earlier.groups.tasks(earlier.steps) for earlier in run.recipe.stages[:number])
         components.source = source = stage.groups.bind(components, stage.name, stage.steps, seen)
-        learners = StageLearners(stage.of_models(), components, run.recipe.record)
+        learners = StageLearners.of(stage, components, run.recipe.record)
         learners.begin()
         if previous is not None:
             previous.learners.hand_over(learners)

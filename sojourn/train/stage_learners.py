@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from sojourn.abilities import ReleasesResources
+from sojourn.abilities import BindsStreamModels, ReleasesResources
 from sojourn.protocols import Stateful, Stream
 from sojourn.train import trained_models
 from sojourn.train.assemble import Components
@@ -23,6 +23,18 @@ class StageLearners:
     stages: Mapping[str, Stage]
     components: Components
     record: Record
+
+    @classmethod
+    def of(cls, stage: Stage, components: Components, record: Record) -> StageLearners:
+        """Returns the learners of a stage, whose streams ask the run's models where they ask any for text."""
+
+        def bound(stream: Stream) -> Stream:
+            return stream.bind_models(components.asked) if isinstance(stream, BindsStreamModels) else stream
+
+        stages = {
+            model: replace(own, streams=tuple(map(bound, own.streams))) for model, own in stage.of_models().items()
+        }
+        return cls(stages, components, record)
 
     @property
     def measures_drift(self) -> bool:
