@@ -58,6 +58,7 @@ COMMANDS = {
     "sweep": "sojourn.commands.sweep:sweep",
     "eval": "sojourn.commands.evaluate:evaluate",
     "ope": "sojourn.commands.ope:ope",
+    "steer": "sojourn.commands.steer:steer",
     "runs": "sojourn.commands.runs:runs",
     "show": "sojourn.commands.show:show",
     "view": "sojourn.commands.view:view",

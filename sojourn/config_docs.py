@@ -41,6 +41,7 @@ from sojourn.train.early_stop import EarlyStop
 from sojourn.train.recipe import Evaluation, LearnerConfig, Recipe, Record, Stage
 from sojourn.train.repeats import Repeat
 from sojourn.train.seating import Seats
+from sojourn.train.steered import SteeredBy
 
 RUN: Mapping[str, type] = {
     "a recipe": Recipe,
@@ -55,6 +56,7 @@ RUN: Mapping[str, type] = {
     "rollout": Rollout,
     "limits": Limits,
     "evaluation": Evaluation,
+    "steering": SteeredBy,
     "record": Record,
     "release": Gate,
 }

@@ -23,7 +23,8 @@ ORDER = [
     "protocols", "abilities", "places", "failures", "blame", "world_answers", "composite", "intervals",
     "regret_growth", "tasks", "curricula", "record", "plot", "plot_recipes", "plot_search", "terminal", "envs",
     "render", "gateway", "agents", "rollout", "live", "rewards", "searchers", "branching", "sources", "filters",
-    "credit", "batch", "streams", "losses", "backends", "display", "train", "ope", "checks", "replay", "arena",
+    "credit", "batch", "streams", "losses", "backends", "display", "train", "ope", "steering", "checks", "replay",
+    "arena",
     "method_docs", "env_catalog", "model_export", "serving", "sweep", "key_meanings", "config_docs", "doctor", "view",
     "commands", "api", "cli",
 ]  # fmt: skip

@@ -142,9 +142,12 @@ class Copies(Protocol):
 class HasHiddenStates(Protocol):
     """A trainer that returns last hidden states, which some streams read."""
 
-    async def hidden_states(self, batch: Batch, indices: IntArray, *, reference: bool = False) -> FloatArray:
+    async def hidden_states(
+        self, batch: Batch, indices: IntArray, *, reference: bool = False, layer: int | None = None
+    ) -> FloatArray:
         """Returns those after the tokens of a batch at these indices, of the present weights or of those that the stage
-        began with: (P, H), in fp32, without a gradient."""
+        began with: (P, H), in fp32, without a gradient. With `layer`, they are the residual stream after that layer (0:
+        the first), before the last norm."""
         ...
 
 
@@ -261,6 +264,14 @@ class SharesBase(Protocol):
         asks for them closes them. Call it before anything is published.
         """
         ...
+
+
+@runtime_checkable
+class Steers(Protocol):
+    """A backend that says whether the policy's sampler adds what `SamplingParams.steering` says; others cannot."""
+
+    @property
+    def steers(self) -> bool: ...
 
 
 @runtime_checkable

@@ -108,3 +108,13 @@ def print_unverified(recipe: Recipe) -> None:
 
     for sentence in dict.fromkeys(method_docs.unverified(recipe)):
         print(f"note: {sentence}", file=sys.stderr)
+
+
+def parse_steps(text: str) -> range | None:
+    """Reads steps of a stage, such as 0:10; None where none are named."""
+    if not text:
+        return None
+    first, _, end = text.partition(":")
+    if not (first.isdecimal() and end.isdecimal() and int(first) < int(end)):
+        raise ConfigError(f"--steps {text}: expected two numbers, such as 0:10 for the steps from 0 to 9")
+    return range(int(first), int(end))

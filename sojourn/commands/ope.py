@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sojourn.commands.arguments import load
+from sojourn.commands.arguments import load, parse_steps
 from sojourn.errors import ConfigError
 from sojourn.terminal.output import CleanConsole
 
@@ -58,7 +58,7 @@ def ope(
         raise ConfigError(f"{run} --all: all weights of a run are predicted: name the folder alone, {named.folder}")
     if keep and not all:
         raise ConfigError("--keep chooses among several weights: add --all")
-    records = recorded_groups(data or named.folder, stage, _steps(steps))
+    records = recorded_groups(data or named.folder, stage, parse_steps(steps))
     recipe = load(named.folder, None).recipe
     candidates = available_weights(named.folder) if all else [find_weights(*named)]
     checkpoints = [candidate.checkpoint for candidate in candidates]
@@ -107,15 +107,6 @@ def _choose(
 
 def _shown(estimate: Estimate, outcome: str) -> str:
     return estimate.percent if outcome == "success" else str(estimate)
-
-
-def _steps(text: str) -> range | None:
-    if not text:
-        return None
-    first, _, end = text.partition(":")
-    if not (first.isdecimal() and end.isdecimal() and int(first) < int(end)):
-        raise ConfigError(f"--steps {text}: expected two numbers, such as 0:10 for the steps from 0 to 9")
-    return range(int(first), int(end))
 
 
 def _print(prediction: Prediction, outcome: str) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from sojourn.errors import ConfigError
 from sojourn.ope.logged import LoggedEpisode, Outcome, logged
 from sojourn.ope.predict import Prediction, predict
+from sojourn.protocols import Opened
 from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.episodes.group import GroupRecord
 from sojourn.record.episodes.store import EpisodeStore
@@ -27,20 +29,33 @@ async def predict_run(
 
     Raises `ConfigError` where the records have nothing to predict from, or are of another model.
     """
+    async with opened_for(recipe, records, "off-policy evaluation compares weights of one model") as opened:
+        predictions = list[Prediction]()
+        for candidate in candidates:
+            load_into(opened, recipe, candidate)
+            predictions.append(_predicted(await logged(records, opened.trainer, outcome)))
+        return predictions
+
+
+@asynccontextmanager
+async def opened_for(recipe: Recipe, records: Sequence[GroupRecord], why: str) -> AsyncIterator[Opened]:
+    """Opens the model of a recipe alone. Raises `ConfigError` where the records are of another model, with the reason
+    `why` that matters."""
     opened = recipe.backend.open(recipe.model, recipe.renderer, recipe.seed, None, recipe.critic)
     try:
         if sentence := misread(opened.renderer, records[0].group):
-            raise ConfigError(f"{sentence}: off-policy evaluation compares weights of one model")
-        predictions = list[Prediction]()
-        for candidate in candidates:
-            found = found_weights(recipe) if candidate is None else candidate
-            if found is not None:
-                opened.trainer.load(found.weights, weights_only=True)
-            predictions.append(_predicted(await logged(records, opened.trainer, outcome)))
-        return predictions
+            raise ConfigError(f"{sentence}: {why}")
+        yield opened
     finally:
         await opened.sampler.close()
         opened.trainer.close()
+
+
+def load_into(opened: Opened, recipe: Recipe, checkpoint: Checkpoint | None) -> None:
+    """Loads weights of a run, or without a checkpoint those that it began with."""
+    found = found_weights(recipe) if checkpoint is None else checkpoint
+    if found is not None:
+        opened.trainer.load(found.weights, weights_only=True)
 
 
 def _predicted(episodes: Sequence[LoggedEpisode]) -> Prediction:

@@ -88,6 +88,8 @@ class RecordingSampler:
 def _digest(prompt: Prompt, params: SamplingParams) -> str:
     tokens = np.asarray(prompt.tokens, dtype=np.int64).tobytes()
     asked = repr((prompt.images, params)) + ("" if params.model == SamplingParams.model else params.model)
+    if params.steering is not None:
+        asked += f"{params.steering.layer} {params.steering.vector.hex()}"
     return hashlib.blake2b(tokens + asked.encode(), digest_size=16).hexdigest()
 
 

@@ -26,8 +26,11 @@ class UnmeasurableError(Exception):
 
 async def policy_measures(components: Components) -> dict[str, float]:
     """Returns what the worlds measure of the policy that evaluations play; of several worlds, each name is followed by
-    that of its world. It is empty where the agent searches, or does not sample among the actions that are listed."""
+    that of its world. It is empty where the agent searches, or does not sample among the actions that are listed, and
+    where the policy is steered, as tokens that are told in place of sampled ones are not steered."""
     recipe, agent = components.recipe, components.runner.agent
+    if recipe.evaluation.steering is not None:
+        return {}
     if isinstance(agent, ActsByProgram) or (isinstance(agent, LooksAhead) and recipe.evaluation.search):
         return {}
     policy = SeatedPolicy(

@@ -40,6 +40,7 @@ from sojourn.sources.slots import Slots
 from sojourn.train.early_stop import EarlyStop
 from sojourn.train.repeats import Repeat
 from sojourn.train.seating import POLICY, Seats
+from sojourn.train.steered import SteeredBy
 from sojourn.types import SamplingParams
 
 CRITIC = "critic"  # the run's own, where a reward reads a model with a value head
@@ -61,7 +62,8 @@ class Evaluation:
     searches plays them as its base does, so that they tell what the policy itself has learned. Worlds that can measure
     the policy as a whole do so, too, where the agent samples among the actions that they list, and does not search.
     `seats` says which models take the seats in evaluations, where that is not as `[seats]` says for training. Success
-    and reward are the policy's; those of other models that learn are told beside them.
+    and reward are the policy's; those of other models that learn are told beside them. `steering` adds a vector to the
+    policy's hidden states while it samples in evaluations; training never does, as the trainer adds none.
     """
 
     tasks: Annotated[int, Range(1)] = 64
@@ -74,11 +76,17 @@ class Evaluation:
     every: Annotated[int, Range(0)] = 0
     search: bool = True
     seats: Seats | None = None
+    steering: SteeredBy | None = None
 
     def params(self, sampling: Sampling) -> SamplingParams:
         """Returns the sampling parameters of evaluations in a run with these of training."""
         return replace(
-            sampling.params(), temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, min_p=self.min_p
+            sampling.params(),
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            steering=None if self.steering is None else self.steering.steering(),
         )
 
 

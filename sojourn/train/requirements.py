@@ -18,6 +18,7 @@ from sojourn.abilities import (
     NamesOrigins,
     NamesSeats,
     ReadsWords,
+    Steers,
     WritesWords,
     applied,
     asked_for_text,
@@ -80,11 +81,25 @@ def check_needs(recipe: Recipe) -> None:
     check_names(recipe)
     check_further_models(recipe)
     _check_search(recipe)
+    _check_steering(recipe)
     check_sub_agents(recipe)
     _check_lookahead(recipe)
     _check_critic(recipe)
     _check_recorded(recipe)
     _check_max_tokens(recipe)
+
+
+def _check_steering(recipe: Recipe) -> None:
+    """Refuses to steer evaluations by the vector of another model, or where the policy's sampler cannot."""
+    steering = recipe.evaluation.steering
+    if steering is None:
+        return
+    if not (isinstance(recipe.backend, Steers) and recipe.backend.steers):
+        raise ConfigError(
+            "evaluation.steering adds to hidden states, which only our own engine can: use backend.name = 'torch', or "
+            "with 'ray' backend.samplers.engine = 'sojourn'"
+        )
+    steering.check(recipe.model.name, "evaluation.steering")
 
 
 def _check_stage(

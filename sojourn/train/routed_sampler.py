@@ -26,7 +26,8 @@ class OfModel:
 @dataclass
 class RoutedSampler:
     """Samples from the policy, or from that of `others` which `SamplingParams.model` names; snapshots of the policy
-    come and go among these. What it says of itself is the policy's; it is closed with all of them."""
+    come and go among these. What steers the policy is not added to others. What it says of itself is the policy's; it
+    is closed with all of them."""
 
     policy: Sampler
     others: Mapping[str, Sampler]
@@ -37,7 +38,8 @@ class RoutedSampler:
     async def sample_telling(self, prompt: Prompt, params: SamplingParams, tell: Tell | None = None) -> Sample:
         if params.model == POLICY:
             return await sample_telling(self.policy, prompt, params, tell)
-        return await sample_telling(self.others[params.model], prompt, replace(params, model=POLICY), tell)
+        own = replace(params, model=POLICY, steering=None)  # a vector is of the policy's model
+        return await sample_telling(self.others[params.model], prompt, own, tell)
 
     def since_now(self) -> RoutedSampler:
         """Returns a sampler of the models that are open now, by weights of now or newer ones (`AllowsOlder`)."""

@@ -197,6 +197,11 @@ class Ray(Torch):
         """Returns whether the samplers' engine has adapters of its own (`SharesBase`)."""
         return self.samplers.engine == "sojourn"
 
+    @property
+    def steers(self) -> bool:
+        """Returns whether the policy's samplers' engine adds to what it computes (`Steers`)."""
+        return self.samplers.engine == "sojourn"
+
     def share_base(self, model: Model, opened: Opened) -> Callable[[str, Path], Awaitable[Sampler]]:
         """Lets the policy's samplers sample adapters of its checkpoints, too (`SharesBase`)."""
         from sojourn.backends.ray.adapters import adapters_over

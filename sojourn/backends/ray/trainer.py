@@ -54,9 +54,11 @@ class RankedTrainer:
         """Returns what `TorchTrainer.forward` does."""
         return await self._call("forward", batch, reference=reference, critic=critic, columns=columns, tokens=tokens)
 
-    async def hidden_states(self, batch: Batch, indices: IntArray, *, reference: bool = False) -> FloatArray:
+    async def hidden_states(
+        self, batch: Batch, indices: IntArray, *, reference: bool = False, layer: int | None = None
+    ) -> FloatArray:
         """Returns what `TorchTrainer.hidden_states` does (`HasHiddenStates`)."""
-        return await self._call("hidden_states", batch, indices, reference=reference)
+        return await self._call("hidden_states", batch, indices, reference=reference, layer=layer)
 
     async def forward_backward(self, batch: Batch, losses: Sequence[Loss]) -> Mapping[str, float]:
         """Adds the gradient of a batch in the ranks. Raises `ConfigError` where a pass changes what a loss keeps, and

@@ -52,6 +52,8 @@ class Constraint:
 
 def check(params: SamplingParams) -> None:
     """Raises where vLLM would sample otherwise than it is asked to."""
+    if params.steering is not None:
+        raise ModelError("steering: vLLM's engine adds nothing to hidden states: let our own engine sample")
     if 0 < params.temperature < COLDEST:
         raise ModelError(
             f"sampling.temperature = {params.temperature:g}: vLLM samples at {COLDEST:g} and above, and at 0: use one "

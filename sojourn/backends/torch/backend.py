@@ -65,6 +65,7 @@ class Torch:
     in_flight: Literal["", "keep", "recompute", "drain"] = ""  # "": as the engine does by default
 
     shares_base = True
+    steers = True
     pass_columns = frozenset({"top_token", "top_logprob", "reverse_kl", "forward_kl", "jsd"})
 
     def check(self, model: Model, critic: Critic | None = None) -> None:

@@ -79,13 +79,27 @@ static void gated_product(struct Phase *phase, int64_t threads, const struct Ste
     wait_for(phase, plan.count);
 }
 
-static void rms_norm(struct Phase *phase, const struct Model *model, const float *hidden, const float *weight,
-                     real *out, int64_t rows)
+/* Adds to a row of hidden states after a layer what the steering of that row says. */
+static inline void steer_row(const struct Step *step, int64_t layer, int64_t row, float *x, int64_t size)
+{
+    if (!step->steered || step->steered[row] < 0)
+        return;
+    const struct Steering *steering = step->steerings + step->steered[row];
+    if (steering->layer == layer)
+        for (int64_t d = 0; d < size; d++)
+            x[d] += steering->vector[d];
+}
+
+/* Computes the norms of the hidden states after the layer number `after`, once they are steered in place; -1 is no
+   layer. Where `logit_rows` is given, they are those of these rows of the step. */
+static void rms_norm(struct Phase *phase, const struct Model *model, const struct Step *step, int64_t after,
+                     float *hidden, const float *weight, real *out, int64_t rows, const int64_t *logit_rows)
 {
     int64_t task, size = model->hidden_size, count = ceil_div(rows, GROUP_ROWS);
     while ((task = take(phase, count)) >= 0) {
         for (int64_t r = task * GROUP_ROWS; r < min64(task * GROUP_ROWS + GROUP_ROWS, rows); r++) {
-            const float *x = hidden + r * size;
+            float *x = hidden + r * size;
+            steer_row(step, after, logit_rows ? logit_rows[r] : r, x, size);
             float scale = inverse_rms(x, size, model->norm_eps);
             for (int64_t d = 0; d < size; d++)
                 out[r * size + d] = to_real(weight[d] * (x[d] * scale));
@@ -191,7 +205,7 @@ static void decode_thread(int64_t threads, const struct Model *model, const stru
     for (int64_t n = 0; n < model->layer_count; n++) {
         const struct Layer *layer = model->layers + n;
         int last = n == model->layer_count - 1;
-        rms_norm(phase++, model, hidden, layer->input_norm, step->normed, rows);
+        rms_norm(phase++, model, step, n - 1, hidden, layer->input_norm, step->normed, rows, 0);
         down_products(phase++, &additions, step->normed, size);
         product(phase++, threads, step->normed, rows, size, layer->qkv, qkv, step->qkv, 0, &additions);
         qkv_rope(phase++, model, layer, step);
@@ -203,7 +217,7 @@ static void decode_thread(int64_t threads, const struct Model *model, const stru
         additions.index++;
         down_products(phase++, &additions, step->attended, model->heads * VALUE);
         product(phase++, threads, step->attended, rows, model->heads * VALUE, layer->out, size, hidden, 1, &additions);
-        rms_norm(phase++, model, hidden, layer->post_attention_norm, step->normed, rows);
+        rms_norm(phase++, model, step, -1, hidden, layer->post_attention_norm, step->normed, rows, 0);
         additions.index++;
         down_products(phase++, &additions, step->normed, size);
         gated_product(phase++, threads, step, rows, model, layer, &additions);
@@ -212,7 +226,8 @@ static void decode_thread(int64_t threads, const struct Model *model, const stru
         product(phase++, threads, step->gated, rows, inner, layer->down, size, hidden, 1, &additions);
         additions.index++;
     }
-    rms_norm(phase++, model, hidden, model->final_norm, step->normed, rows);
+    rms_norm(phase++, model, step, model->layer_count - 1, hidden, model->final_norm, step->normed, rows,
+             step->logit_rows);
     product(phase++, threads, step->normed, rows, size, model->lm_head, model->vocab_size, step->logits, 0, 0);
 }
 

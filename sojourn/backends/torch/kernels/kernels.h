@@ -60,6 +60,12 @@ struct AdaptedRows {
     const struct AdaptedProduct *products;
 };
 
+/* What is added to the hidden states that a layer returns: `vector` has one number for each of theirs. */
+struct Steering {
+    int64_t layer;
+    const float *vector;
+};
+
 /* A phase of a step: a count of tasks that threads have taken so far, and a count of those that are done. */
 struct Phase {
     int64_t taken, done;
@@ -68,9 +74,10 @@ struct Phase {
 /* One step of a decoder over `rows` tokens. Each has its id, its slot in the cache, its context's row in `page_tables`
    (contexts, pages), the length of that context up to itself, and its position in `cosines` and `sines` (positions,
    KEY). Logits are computed for the `logit_count` rows in `logit_rows`. Adapters are added to the rows in `adapted`; in
-   `adapted_logits` the same rows are counted among `logit_rows`. The pointers after `adapted_logits` are scratch memory
-   for `rows` rows, except the output `logits` (logit_count, vocab_size) and `phases`; `low` has `low_width` numbers for
-   each row, in whole vectors. */
+   `adapted_logits` the same rows are counted among `logit_rows`. `steered` (rows) numbers the one of `steerings` that is
+   added to a row, -1 for none; it may be missing. The pointers after `steerings` are scratch memory for `rows` rows,
+   except the output `logits` (logit_count, vocab_size) and `phases`; `low` has `low_width` numbers for each row, in whole
+   vectors. */
 struct Step {
     int64_t rows, logit_count, pages;
     int64_t adapted_count, adapted_logit_count, low_width;
@@ -78,6 +85,8 @@ struct Step {
     const float *cosines, *sines;
     const struct AdaptedRows *adapted;
     const struct AdaptedRows *adapted_logits;
+    const int64_t *steered;
+    const struct Steering *steerings;
     float *hidden, *last_hidden, *qkv, *gate, *up;
     real *normed, *attended, *gated, *low;
     float *logits;

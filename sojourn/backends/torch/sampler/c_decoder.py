@@ -20,6 +20,7 @@ from sojourn.backends.torch.models.adapters import Adapter
 from sojourn.backends.torch.models.loading import LLAMA_LIKE, max_context
 from sojourn.backends.torch.sampler.attention import StepLayout
 from sojourn.backends.torch.sampler.c_adapters import CAdapters
+from sojourn.backends.torch.sampler.steering import SteeredRows
 
 Weights = Iterable[tuple[str, torch.Tensor]]
 
@@ -109,7 +110,9 @@ class CDecoder:
     def drop_adapter(self, name: str) -> None:
         self._adapters.drop(name)
 
-    def __call__(self, tokens: torch.Tensor, layout: StepLayout, logit_rows: torch.Tensor) -> torch.Tensor:
+    def __call__(
+        self, tokens: torch.Tensor, layout: StepLayout, logit_rows: torch.Tensor, steered: Sequence[SteeredRows] = ()
+    ) -> torch.Tensor:
         """Returns the logits (R, V) that follow some of the tokens (N,)."""
         self._reserve(len(tokens))
         self._extend_tables(layout.length)
@@ -129,6 +132,14 @@ class CDecoder:
         if adapted is not None:
             step.adapted, step.adapted_logits = adapted
             step.adapted_count, step.adapted_logit_count = (len(rows) for rows in adapted)
+        step.steered, step.steerings = 0, header().NULL
+        if steered:
+            numbers = torch.full((len(tokens),), -1, dtype=torch.int64)
+            for number, one in enumerate(steered):
+                numbers[one.rows] = number
+            fields = [{"layer": one.layer, "vector": one.vector.data_ptr()} for one in steered]
+            steerings = header().new("struct Steering[]", fields)  # held until the step is done, as `numbers` are
+            step.steered, step.steerings = numbers.data_ptr(), steerings
         self._kernel.decoder_forward(self._model, step)
         return logits
 

@@ -23,7 +23,8 @@ from sojourn.backends.torch.models.adapters import Adapter
 from sojourn.backends.torch.sampler import c_decoder, inductor
 from sojourn.backends.torch.sampler.adapters import AdaptedLayers, AdaptedRows, Adapters, add
 from sojourn.backends.torch.sampler.attention import StepLayout, cached_attention
-from sojourn.backends.torch.sampler.c_decoder import Weights
+from sojourn.backends.torch.sampler.c_decoder import CDecoder, Weights
+from sojourn.backends.torch.sampler.steering import SteeredLayers, SteeredRows, steer
 
 
 class Decoder(Protocol):
@@ -39,8 +40,10 @@ class Decoder(Protocol):
 
     def drop_adapter(self, name: str) -> None: ...
 
-    def __call__(self, tokens: torch.Tensor, layout: StepLayout, logit_rows: torch.Tensor) -> torch.Tensor:
-        """Returns the logits (R, V) that follow some of the tokens (N,)."""
+    def __call__(
+        self, tokens: torch.Tensor, layout: StepLayout, logit_rows: torch.Tensor, steered: Sequence[SteeredRows] = ()
+    ) -> torch.Tensor:
+        """Returns the logits (R, V) that follow some of the tokens (N,), of which some rows are steered."""
         ...
 
 
@@ -49,7 +52,7 @@ def build(model: Any, kernel: Kernel | None, cache: KeyValues, *, by_inductor: b
     transformers runs."""
     if c_decoder.fits(model):
         if kernel is not None:
-            return c_decoder.CDecoder(model, kernel, cache)
+            return CDecoder(model, kernel, cache)
         if model.config.model_type == "llama" and not model.config.attention_bias:
             return FusedLlama(model)
     if by_inductor:
@@ -65,6 +68,7 @@ class TransformersDecoder:
         self._parameters = dict(model.named_parameters(remove_duplicate=False))
         first = next(model.parameters())
         self._adapters, self._adapted = Adapters(first.dtype, first.device), AdaptedLayers(model)
+        self._steered = SteeredLayers(model)
 
     def load(self, weights: Weights) -> None:
         for name, tensor in weights:
@@ -77,8 +81,11 @@ class TransformersDecoder:
     def drop_adapter(self, name: str) -> None:
         self._adapters.drop(name)
 
-    def __call__(self, tokens: torch.Tensor, layout: StepLayout, logit_rows: torch.Tensor) -> torch.Tensor:
+    def __call__(
+        self, tokens: torch.Tensor, layout: StepLayout, logit_rows: torch.Tensor, steered: Sequence[SteeredRows] = ()
+    ) -> torch.Tensor:
         self._adapted.rows = self._adapters.rows(layout)
+        self._steered.steer(steered)
         return self._model(
             input_ids=tokens[None],
             position_ids=layout.positions[None],
@@ -144,7 +151,9 @@ class FusedLlama(TransformersDecoder):
             layer.self_attn.scaling,
         )
 
-    def __call__(self, tokens: torch.Tensor, layout: StepLayout, logit_rows: torch.Tensor) -> torch.Tensor:
+    def __call__(
+        self, tokens: torch.Tensor, layout: StepLayout, logit_rows: torch.Tensor, steered: Sequence[SteeredRows] = ()
+    ) -> torch.Tensor:
         base = self._model.model
         hidden = embedding(tokens, base.embed_tokens.weight)  # (N, H)
         cos, sin = (part[0].float() for part in base.rotary_emb(hidden, position_ids=layout.positions[None]))
@@ -155,6 +164,7 @@ class FusedLlama(TransformersDecoder):
             normed = self._add_norm(hidden, layer.out(attended, adapted), layer.mlp_norm)
             gate, up = layer.gate_up(normed, adapted).chunk(2, dim=-1)
             residual = layer.down(silu(gate) * up, adapted)
+            steer(residual, number, steered)
         assert residual is not None
         return self._lm_head(self._add_norm(hidden[logit_rows], residual[logit_rows], base.norm.weight))
 

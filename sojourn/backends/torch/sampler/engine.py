@@ -55,7 +55,7 @@ class Engine:
 
     Several models may be sampled in the same steps: adapters that are added to the engine's weights, which a request
     names by `SamplingParams.model` ("policy": the engine's own weights). They share no cached contexts. What is sampled
-    does not depend on the adapters of other requests.
+    does not depend on the adapters of other requests, nor on what steers them (`SamplingParams.steering`).
 
     A sample's `temperature` is 1 where it was drawn greedily: its logprobs are those of temperature 1.
     """
@@ -108,7 +108,9 @@ class Engine:
             raise ModelError(f"stop_strings {params.stop_strings}: this engine was given no `decode`: use stop_tokens")
         self._require_model(params.model)
         choices = checked_choices(params, self._stops, self._runner.vocab_size)
-        request = Request(tokens, asyncio.get_running_loop().create_future(), params, choices, params.model, tell=tell)
+        mark = None if params.steering is None else self._runner.mark(params.steering)
+        future = asyncio.get_running_loop().create_future()
+        request = Request(tokens, future, params, choices, params.model, tell, mark)
         request.restart(self.version)
         if (stop := request.stop(self._stops, self._decode)) is not None:
             return request.sample(stop)
@@ -333,7 +335,8 @@ class Engine:
                 sampled += len(request.tokens) - before
                 stop = request.stop(self._stops, self._decode)
                 if stop is None:
-                    self._tree.append(context, request.tokens[before:])
+                    new = request.tokens[before:]
+                    self._tree.append(context, new if request.mark is None else request.mark(new))
                 else:
                     self._answer(request, request.sample(stop))
             elif scores is not None:

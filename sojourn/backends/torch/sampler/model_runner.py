@@ -18,8 +18,9 @@ from sojourn.backends.torch.sampler.decoders import Weights
 from sojourn.backends.torch.sampler.prefix_cache import Copy, PrefixTree
 from sojourn.backends.torch.sampler.request import Request
 from sojourn.backends.torch.sampler.sampling import Row
+from sojourn.backends.torch.sampler.steering import Mark, Steerings
 from sojourn.errors import ConfigError, ModelError
-from sojourn.types import FloatArray
+from sojourn.types import FloatArray, Steering
 
 
 class ScheduledPiece(NamedTuple):
@@ -72,6 +73,7 @@ class ModelRunner:
             )
         self.tree = PrefixTree(pages, PAGE, length)
         self.vocab_size = self._model.get_input_embeddings().num_embeddings
+        self._steerings = Steerings(self._model)
         self._cache = KeyValues(shapes, pages, first.dtype, self.device)
         heads = self._model.config.get_text_config().num_attention_heads
         self._kernel = kernels.load(shapes, heads, first.dtype, self.device) if kernel else None
@@ -88,12 +90,13 @@ class ModelRunner:
         by_length = self._kernel is None
         scheduled = sorted(scheduled, key=lambda one: (by_length and one.piece.is_long, one.piece.context.model))
         layout = StepLayout(self._cache, [piece for _, piece in scheduled], self.device, self._kernel)
-        tokens = np.concatenate([self.tree.tokens(*piece) for piece in layout.pieces])
+        known = np.concatenate([self.tree.tokens(*piece) for piece in layout.pieces])
+        tokens, steered = self._steerings.read(known)
         logit_counts = [one.rows for one in scheduled]
         stops = np.cumsum(logit_counts)  # the end of each piece's rows of logits
         index = np.arange(stops[-1]) + np.repeat(np.cumsum(layout.counts) - stops, logit_counts)
         row, logit_rows = (torch.from_numpy(array).to(self.device) for array in (tokens, index))
-        return self._outcomes(self._decoder(row, layout, logit_rows), scheduled, logit_counts, stops)
+        return self._outcomes(self._decoder(row, layout, logit_rows, steered), scheduled, logit_counts, stops)
 
     def _outcomes(
         self, logits: torch.Tensor, scheduled: list[ScheduledPiece], logit_counts: list[int], stops: np.ndarray
@@ -138,6 +141,13 @@ class ModelRunner:
 
     def drop_adapter(self, name: str) -> None:
         self._decoder.drop_adapter(name)
+
+    def mark(self, steering: Steering) -> Mark:
+        """Returns how the prefix tree knows tokens that are steered so. Raises `ModelError` where the steering is not
+        of this model."""
+        if self._compiled:
+            raise ModelError("steering: parts of the model are compiled, which add nothing: set compile = false")
+        return self._steerings.mark(steering, kernel=isinstance(self._decoder, decoders.CDecoder))
 
     def _checked(self, weights: Weights) -> Weights:
         for name, tensor in weights:

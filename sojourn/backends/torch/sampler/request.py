@@ -14,6 +14,7 @@ from sojourn.abilities import Tell
 from sojourn.backends.torch.sampler import sampling
 from sojourn.backends.torch.sampler.prefix_cache import Context
 from sojourn.backends.torch.sampler.sampling import Choices, Row
+from sojourn.backends.torch.sampler.steering import Mark
 from sojourn.types import FloatArray, IntArray, Sample, SamplingParams, Stop, Versions
 
 Decode = Callable[[Sequence[int]], str]
@@ -29,6 +30,7 @@ class Request:
     choices: Choices | None = None
     model: str = SamplingParams.model
     tell: Tell | None = None
+    mark: Mark | None = None  # of its steered tokens, if it is steered
     told: int = 0  # how many tokens `tell` was called with
     context: Context | None = None  # its pages in the cache, once it is admitted
     submitted: float = field(default_factory=time.perf_counter)
@@ -47,10 +49,13 @@ class Request:
 
     @property
     def context_tokens(self) -> IntArray:
-        """Returns the tokens whose keys and values must be in the cache. A score needs no logits after its last
-        token."""
+        """Returns the tokens whose keys and values must be in the cache, as the prefix tree knows them. A score needs
+        no logits after its last token."""
         if self.params is None:
             return self.prompt[:-1]
+        if self.mark is not None:
+            steered = np.concatenate([self.prompt[-1:], np.array(self.tokens, dtype=np.int64)])
+            return np.concatenate([self.prompt[:-1], self.mark(steered)])
         return np.concatenate([self.prompt, np.array(self.tokens, dtype=np.int64)]) if self.tokens else self.prompt
 
     @property

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -42,7 +44,7 @@ class Decoder:
         division, ids = self.divide(tree), (tree.tokens, tree.positions)
         if division is not None:
             ids = tuple(of_all[division.nodes] for of_all in ids)
-            rows = torch.searchsorted(torch.from_numpy(division.nodes).to(self.device), rows)
+            rows = self._computed(tree, rows)
         tokens, positions = (torch.from_numpy(one).to(self.device)[None] for one in ids)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._autocast):
             tree_mask = tree_attention.TreeMask(tree, self.device, rows, kernel=self.kernel, division=division)
@@ -51,6 +53,36 @@ class Decoder:
             )
         hidden = output.last_hidden_state[0]
         return hidden if self.fused else hidden.index_select(0, rows)
+
+    @contextmanager
+    def reading(self, layer: int | None) -> Iterator[Callable[[share.Tree, torch.Tensor], torch.Tensor]]:
+        """Gives a function of a tree and rows as a call takes them, which returns the residual stream (R, H) after a
+        layer (0: the first), or the last hidden states without one. Several threads may call it at the same time."""
+        if layer is None:
+            yield self
+            return
+        layers = activations.layers_of(self.base.get_decoder())
+        if not 0 <= layer < len(layers):
+            raise ModelError(f"layer {layer}: expected one of the model's layers, 0 to {len(layers) - 1}")
+        held: dict[int, Any] = {}  # by thread
+        hook = layers[layer].register_forward_hook(lambda _, x, y: held.update({get_ident(): y}))
+
+        def read(tree: share.Tree, rows: torch.Tensor) -> torch.Tensor:
+            self(tree, rows)
+            output = held.pop(get_ident())
+            hidden = (output if isinstance(output, torch.Tensor) else output[0])[0]
+            requested = self.fused and layer == len(layers) - 1  # what a fused last layer returns
+            return hidden if requested else hidden.index_select(0, self._computed(tree, rows))
+
+        try:
+            yield read
+        finally:
+            hook.remove()
+
+    def _computed(self, tree: share.Tree, rows: torch.Tensor) -> torch.Tensor:
+        """Returns which of the nodes that are computed here the nodes `rows` are."""
+        division = self.divide(tree)
+        return rows if division is None else torch.searchsorted(torch.from_numpy(division.nodes).to(self.device), rows)
 
     def share(self, context: ContextGroup | None) -> None:
         """Lets the processes of a group pass each tree together from now on. Raises `ModelError` where what a model

@@ -131,8 +131,9 @@ class ModelPasses:
         self.team.sum_arrays(scored.values())
         return Forward(logprobs, entropy, values, next_values, columns)
 
-    def hidden_states(self, batch: Batch, indices: IntArray) -> FloatArray:
-        """Returns the last hidden states (P, H), in fp32, after the tokens at these indices."""
+    def hidden_states(self, batch: Batch, indices: IntArray, layer: int | None = None) -> FloatArray:
+        """Returns the last hidden states (P, H), in fp32, after the tokens at these indices; or the residual stream
+        after the layer of this number (0: the first)."""
         distinct, back = np.unique(indices, return_inverse=True)
         row_of = np.full(len(batch), -1)
         row_of[distinct] = np.arange(len(distinct))
@@ -146,12 +147,13 @@ class ModelPasses:
             if division is not None:
                 where = where[division.here(micro_batch.tree.node[where])]
             nodes, row = np.unique(micro_batch.tree.node[where], return_inverse=True)
-            hidden = self.inside(lambda: self.decoder(micro_batch.tree, torch.from_numpy(nodes).to(self.device)))
+            hidden = self.inside(lambda: read(micro_batch.tree, torch.from_numpy(nodes).to(self.device)))
             if not micro_batch.fills:
                 states[row_of[micro_batch.indices[where]]] = hidden.float().cpu().numpy()[row]
 
-        for _ in self.run(list(self.rounds(marked)), read_micro_batch):
-            pass
+        with self.decoder.reading(layer) as read:
+            for _ in self.run(list(self.rounds(marked)), read_micro_batch):
+                pass
         self.team.sum_arrays([states])
         return states[back]
 

@@ -108,13 +108,15 @@ class TorchTrainer:
 
         return await self._run(score)
 
-    async def hidden_states(self, batch: Batch, indices: IntArray, *, reference: bool = False) -> FloatArray:
+    async def hidden_states(
+        self, batch: Batch, indices: IntArray, *, reference: bool = False, layer: int | None = None
+    ) -> FloatArray:
         """Returns the last hidden states (P, H), in fp32, after the tokens at these indices, of the present weights or
-        of those that the stage began with."""
+        of those that the stage began with; with `layer` the residual stream after that layer (`HasHiddenStates`)."""
 
         def read() -> FloatArray:
             with self._reference_weights() if reference else nullcontext():
-                return self.passes.hidden_states(batch, indices)
+                return self.passes.hidden_states(batch, indices, layer)
 
         return await self._run(read)
 

@@ -1,0 +1,1 @@
+"""Finds vectors that steer a policy, from what a run recorded."""
