@@ -75,6 +75,7 @@ class Game:
     minibatches: int = 1
     critic: bool = False
     tensor: bool = False  # whether positions are shown as symbols, not as a text
+    opening: int = 0  # at most so many random moves come first
     measure: str = "nash_conv"
 
     def tables(self) -> dict[str, Any]:
@@ -104,7 +105,7 @@ GAMES = {
     "matrix_rps": Game("matrix_rps", steps=320, width=16, size=16, entropy=0.1, lr=2e-5),
     "tic_tac_toe": Game(
         "tic_tac_toe", steps=640, width=32, entropy=0.1, lr=1e-3, momentum=0.9, minibatches=4, critic=True, tensor=True,
-        measure="no_loss",
+        opening=4, measure="no_loss",
     ),
 }  # fmt: skip
 
@@ -127,7 +128,7 @@ class Job(NamedTuple):
     def tables(self) -> toml.Tables:
         game, recipe = GAMES[self.game], toml.read(RECIPE)
         table = {**recipe.data, **game.tables(), **VARIANTS[self.variant], "seed": self.seed}
-        table["env"] = {**recipe.data["env"], "game": game.name, "tensor": game.tensor}
+        table["env"] = {**recipe.data["env"], "game": game.name, "tensor": game.tensor, "opening": game.opening}
         if self.variant != "present":
             table["evaluation"] = {**recipe.data["evaluation"], "seats": {}}
         return replace(recipe, data=table)
@@ -139,8 +140,8 @@ class Job(NamedTuple):
 def against(run: Path, opponent: str, temperature: float) -> float:
     """Returns how often the last policy of a run succeeds against a player of the world: against the expert, in a game
     that nobody can win by force, by not losing, against the random player by winning."""
-    overrides = {"env.opponent": opponent, "evaluation.tasks": TASKS, "evaluation.temperature": temperature}
-    overrides |= {"seats": {}, "models": {}}
+    overrides: dict[str, Any] = {"env.opponent": opponent, "env.opening": 0, "seats": {}, "models": {}}
+    overrides |= {"evaluation.tasks": TASKS, "evaluation.temperature": temperature}
     told = execute([sys.executable, "-c", EVALUATE, f"{run}@last", json.dumps(overrides)])
     return float(json.loads(told.strip().splitlines()[-1])["overall"]["success"]["mean"])
 

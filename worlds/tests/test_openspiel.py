@@ -46,6 +46,7 @@ async def play(env, policy) -> dict:
         {"game": "hex(board_size=4)", "choices": True, "told": False},
         {"game": "pig", "choices": True, "turns": 40},
         {"choices": True, "told": False, "tensor": True},
+        {"choices": True, "opening": 3},
     ],
 )
 async def test_it_keeps_its_promises(fields) -> None:
@@ -241,12 +242,37 @@ async def test_what_is_no_move_is_refused(said) -> None:
         ({"game": "kuhn_poker", "opponent": "expert"}, "needs a zero-sum game of two players who see everything"),
         ({"opponent": "me"}, "must be one of random, expert, self"),
         ({"turns": 0}, "turns = 0, but it must be from 1"),
+        ({"opponent": "expert", "opening": 2}, "is played from the first move.*but opening is 2"),
         ({"game": "chess", "tensor": True}, "an observation tensor of at most 1024 entries, but chess has 1280"),
     ],
 )
 def test_impossible_fields_are_refused(wrong, told) -> None:
     with pytest.raises(ConfigError, match=told):
         OpenSpiel(**wrong)
+
+
+async def test_games_begin_after_random_moves_of_the_task() -> None:
+    """Of 200 tasks, about a fifth begins after each number of moves from 0 to 4, and every first move is met."""
+    family = OpenSpiel(opponent="self", choices=True, told=False, opening=4)
+    begun, first_marks = [], set()
+    for task in family.tasks("train")[:200]:
+        boards = [(await family.make(task).start()) for _ in range(2)]
+        assert boards[0] == boards[1]
+        board = boards[0].messages[-1].text
+        marks = board.count("x") + board.count("o")
+        assert boards[0].agent == f"player{marks % 2}"
+        begun.append(marks)
+        if marks == 1:
+            first_marks.add(board)
+    assert all(20 <= begun.count(number) <= 60 for number in range(5))
+    assert len(begun) == sum(map(begun.count, range(5)))
+    assert len(first_marks) == 9
+
+
+async def test_games_that_end_in_their_opening_begin_anew() -> None:
+    family = OpenSpiel(opponent="self", choices=True, opening=9)
+    for task in family.tasks("train")[:100]:
+        assert await family.make(task).start() is not None
 
 
 async def test_a_tensor_is_shown_as_a_symbol_for_each_entry() -> None:

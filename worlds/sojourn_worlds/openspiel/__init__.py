@@ -45,7 +45,8 @@ class OpenSpiel:
     reward, after so many moves of all players. `told` names the possible actions in the text, where they are at most
     40, and `rules` explains the game in the system message; a model from scratch learns faster without. With `tensor`,
     what is seen are the entries of OpenSpiel's observation tensor that are not 0, a symbol each, in place of its text:
-    a small model from scratch tells boards apart sooner by them.
+    a small model from scratch tells boards apart sooner by them. With `opening`, games begin after random moves, from
+    none to so many, so that who plays against itself meets positions that it would not choose; not against "expert".
 
     Rewards are the game's returns, divided so that they lie between -1 and 1. An episode is a success when it is won;
     against "expert" in a small game that nobody can win by force, a draw is enough. The expert policy of a zero-sum
@@ -73,12 +74,15 @@ class OpenSpiel:
     told: bool = True
     rules: bool = True
     tensor: bool = False
+    opening: int = 0
     choices: bool = False
     train: int = 100_000
     test: int = 1_000
 
     def __post_init__(self) -> None:
-        require_within("openspiel", self, {"simulations": (2, 100_000), "turns": (1, 100_000), **SIZES})
+        require_within(
+            "openspiel", self, {"simulations": (2, 100_000), "turns": (1, 100_000), "opening": (0, 100), **SIZES}
+        )
         require_one_of("openspiel", self, {"opponent": ("random", "expert", "self")})
         loaded = load(self.game)
         if self.tensor:
@@ -87,6 +91,12 @@ class OpenSpiel:
             raise ConfigError(
                 f'openspiel: opponent = "expert" needs a zero-sum game of two players who see everything, but '
                 f'{self.game} is none: use opponent = "random"'
+            )
+
+        if self.opponent == "expert" and self.opening:
+            raise ConfigError(
+                f'openspiel: opponent = "expert" is played from the first move, as a success is judged by the value of '
+                f"the whole game, but opening is {self.opening}: leave it out"
             )
 
     @property
@@ -141,7 +151,8 @@ def _deal(config: OpenSpiel, task: Task) -> TurnBasedEnv:
             loaded, f"{task.seed} {attempt}", config.turns, names, state, config.told, policy_seat, config.opponent,
             config.simulations, success_above, rules=config.rules, tensor=config.tensor,
         )  # fmt: skip
-        if policy_seat and ends_before_policy_acts(position):
+        _open(position, config.opening)
+        if position.current_seat is None or (policy_seat and ends_before_policy_acts(position)):
             continue
         others = {name: _scripted for name in names if name != policy_seat} if policy_seat else {}
         has_expert = (
@@ -149,6 +160,14 @@ def _deal(config: OpenSpiel, task: Task) -> TurnBasedEnv:
         )
         return TurnBasedEnv(position, others, policy_seat=policy_seat, choices=config.choices, has_expert=has_expert)
     raise ConfigError(f"openspiel: {config.game} is over before the agent can act: name another game")
+
+
+def _open(position: Position, most: int) -> None:
+    """Plays the random moves with which a game begins: their number is drawn first, each from 0 to `most` as often."""
+    drawn = random.Random(f"openspiel opening {position.seed}")
+    for _ in range(drawn.randint(0, most)):
+        if position.current_seat is not None:
+            position.apply(drawn.choice(position.state.legal_actions()))
 
 
 class PositionWithExpert(Position):
