@@ -14,6 +14,7 @@ import credit
 import credit_plot
 import experience
 import keydoor
+import kills_ray
 import learning
 import miniwob_all
 import prompted
@@ -316,3 +317,10 @@ def test_every_variant_of_proposers_can_be_built_within_the_same_tokens(capsys, 
     assert list(recipes["proposer_random"].stages[0].of_models()) == ["policy"]
     tests = [recipe.env.tasks("test") for recipe in recipes.values()]
     assert all(list(one[:30]) == list(tests[0][:30]) for one in tests), "the panel is the same"
+
+
+def test_each_kind_of_process_is_killed_equally_often_in_an_order_of_the_seed():
+    order = kills_ray.schedule(20, 3)
+    assert {kind: order.count(kind) for kind in kills_ray.KINDS} == dict.fromkeys(kills_ray.KINDS, 4)
+    assert order == kills_ray.schedule(20, 3)
+    assert order != kills_ray.schedule(20, 4)

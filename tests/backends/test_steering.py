@@ -160,7 +160,8 @@ async def test_choices_are_drawn_from_the_steered_distribution():
     for seed in range(4):
         sample = await engine.sample(Prompt(prompt), replace(given, seed=seed))
         assert tuple(sample.tokens) in choices
-        for number, allowed in enumerate(sample.allowed):
+        for number, allowed in enumerate(sample.allowed or ()):
+            assert allowed is not None
             every = [steered_logprobs(model, prompt, with_last(sample, number, one), steering)[-1] for one in allowed]
             own = steered_logprobs(model, prompt, with_last(sample, number, sample.tokens[number]), steering)[-1]
             assert abs(sample.logprobs[number] - (own - np.logaddexp.reduce(every))) < 1e-4

@@ -24,7 +24,7 @@ from sojourn.errors import BudgetError, InfrastructureError
 from sojourn.models.spec import Model
 from sojourn.protocols import Opened
 from sojourn.render.auto import Auto
-from sojourn.types import Prompt, Sample
+from sojourn.types import Prompt, Sample, Steering
 
 MODEL = Model(name="tiny:layers=1,hidden=64", dtype="fp32")
 TINY = Ray(max_context=512, memory_gb=0.05, samplers=Samplers(replicas=2), patience_s=60)
@@ -100,6 +100,19 @@ async def test_samples_are_those_of_one_engine(shared, sampler):
     assert same(await sampled(sampler), await alone(shared))
     shares = [(await actor.stats.remote()).requests for actor in shared.actors]
     assert min(shares) > 0  # both took part
+
+
+async def test_steered_samples_are_those_of_one_engine(shared, sampler):
+    steering = Steering(0, np.linspace(-2, 2, 64, dtype=np.float32).tobytes())
+    asked = [(prompt(number), params(number, steering=steering)) for number in range(6)]
+    engine = TINY.open_sampler(TINY.load(MODEL, 3), MODEL, shared.stops)
+    try:
+        found, expected = [await asyncio.gather(*(one.sample(*a) for a in asked)) for one in (sampler, engine)]
+        plain = await asyncio.gather(*(engine.sample(p, replace(given, steering=None)) for p, given in asked))
+    finally:
+        await engine.close()
+    assert same(found, expected)
+    assert not same(found, plain)
 
 
 async def test_scores_are_those_of_one_engine(shared, sampler):
