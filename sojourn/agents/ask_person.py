@@ -24,6 +24,7 @@ IN_PERSON = (
     "An agent is at work for you, and may ask you questions. You are shown all that it was shown and did so far. "
     "Answer its last question in a few words."
 )
+QUESTIONS = "questions"  # in the info of a turn: 1 where it was a question, and so no action of the world
 WAIT_S, MAX_TOKENS = 300.0, 256  # where the recipe says nothing
 WEEK_S = 604_800.0
 SPEAKERS = {Role.SYSTEM: "Its task", Role.USER: "It was shown", Role.TOOL: "It was shown", Role.ASSISTANT: "It said"}
@@ -174,7 +175,7 @@ class AskPersonSeat(ToldSeat):
             purpose=f"{self.name}, question {self.asked}",
             new=new,
         )
-        self.add_reward(-config.cost, {"questions": 1.0, **({"unanswered": 1.0} if answer.unanswered else {})})
+        self.add_reward(-config.cost, {QUESTIONS: 1.0, **({"unanswered": 1.0} if answer.unanswered else {})})
         assert self.seen is not None, "the world shows something first"
         text = answer.text.rpartition("</think>")[2].strip()
         # the base knows what of the world has left its context, and shows that again, as after a refused action

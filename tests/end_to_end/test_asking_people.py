@@ -23,6 +23,7 @@ from sojourn.record import metrics
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.train.resolve import resolve
+from sojourn.view.resume_seat import ResumePoint
 
 HERE = '[models.anna]\nname = "tiny:layers=2,hidden=64"\ndtype = "fp32"'
 BY_MODEL = RECIPE.replace('wait_s = 600.0\nunanswered = "Nobody is there."', 'person = "anna"\nmax_tokens = 5')
@@ -71,6 +72,13 @@ def test_an_answer_is_observed_paid_for_and_replayed(answered):
     done = CliRunner().invoke(app, ["replay", str(answered), "--all"])
     assert done.exit_code == 0, done.output
     assert "gave the same observations and rewards" in done.output
+
+
+def test_a_rerun_begins_before_what_was_asked(answered):
+    episode = episodes(answered)[0].episode
+    assert len(ResumePoint.of(episode, 0).after) == len(episode.trajectories[0].turns)
+    with pytest.raises(ConfigError, match="turn 1 asked a person"):
+        ResumePoint.of(episode, 1)
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 0.01])
