@@ -112,6 +112,7 @@ class AskPersonSeat(ToldSeat):
     name: str
     models: EpisodeModels | None  # None outside of a run, where nobody can be asked
     seed: int
+    system: tuple[Message, ...] = ()  # as it was shown last
     conversation: list[Message] = field(default_factory=list[Message])  # as the person is shown it
     asked: int = 0
     known: int = 0  # messages of the conversation that were part of an earlier question
@@ -122,7 +123,9 @@ class AskPersonSeat(ToldSeat):
         answer, self.answer = self.answer, None
         if answer is None:
             self._require_free_word(observation)
-            self.conversation += map(_in_text, (*observation.system, *observation.messages))
+            new = observation.system if observation.system != self.system else ()
+            self.system = observation.system or self.system
+            self.conversation += map(_in_text, (*new, *observation.messages))
             action = await super().act(observation, state)
         else:
             action = await self.base.act(answer, state)

@@ -98,6 +98,14 @@ async def test_a_later_question_shows_all_and_records_what_is_new():
     assert len(set(oracle.seeds)) == 2
 
 
+async def test_a_person_sees_a_system_message_once_however_often_the_agent_is_shown_it():
+    seat, sampler, oracle, _ = sit()
+    sampler.text = "go north"
+    await seat.act(shown("A door.", "Play."))
+    await ask(seat, sampler, "A hall.", "ask: And now?")
+    assert [text for _, text in oracle.asked[0]] == ["Play.", "A door.", "go north", "A hall.", "ask: And now?"]
+
+
 async def test_questions_are_limited_and_not_empty():
     seat, sampler, oracle, _ = sit(questions=1, word="call home")
     sampler.text = "call home:  "
