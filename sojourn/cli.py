@@ -66,6 +66,7 @@ COMMANDS = {
     "serve": "sojourn.commands.serve:serve",
     "live": "sojourn.commands.live:live",
     "play": "sojourn.commands.play:play",
+    "answer": "sojourn.commands.answer:answer",
     "export": "sojourn.commands.records:export",
     "replay": "sojourn.commands.records:replay",
     "arena": "sojourn.commands.arena:arena",

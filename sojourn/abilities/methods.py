@@ -24,6 +24,7 @@ from sojourn.types import Batch, FloatArray, Group, Message, Score, Task
 if TYPE_CHECKING:
     import torch
 
+    from sojourn.models.asked_person import Patience
     from sojourn.models.asking import AskedModels
 
 
@@ -58,6 +59,15 @@ class AsksForText(Protocol):
 
     @property
     def asks(self) -> frozenset[str]: ...
+
+
+@runtime_checkable
+class AsksPeople(AsksForText, Protocol):
+    """An agent that may ask a person: `patience` says how long it waits for an answer; None where one of the models
+    that it `asks` answers in the person's place."""
+
+    @property
+    def patience(self) -> Patience | None: ...
 
 
 @runtime_checkable

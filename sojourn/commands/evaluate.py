@@ -123,7 +123,10 @@ async def evaluate_run(
     from sojourn.train.evaluate import evaluate as play_panel
     from sojourn.train.evaluate import panel
     from sojourn.train.evaluation_failures import STAGE, EvaluationFailures
+    from sojourn.train.people import require_nobody
 
+    if not expert:
+        require_nobody(resolved.recipe, "an evaluation alone")
     if progress:
         print_slowdowns(resolved.recipe)
     if run is not None:

@@ -113,12 +113,15 @@ async def train_in(resolved: Resolved, folder: RunFolder, resume: bool, progress
     from sojourn.plot import curve
     from sojourn.record.episodes.index import has_records
     from sojourn.record.run_status import FAILURE
+    from sojourn.train.people import people_note
 
     recipe, console = resolved.recipe, CleanConsole(quiet=not progress)
     (folder.path / FAILURE).unlink(missing_ok=True)
     if progress:
         print_slowdowns(recipe)
     console.print(f"run folder: {folder.path}", soft_wrap=True)
+    if note := people_note(recipe, folder.path):
+        console.print(note, soft_wrap=True)
     if resume and {stage.name for stage in recipe.stages} <= {e["name"] for e in folder.evaluations()}:
         console.print("it is finished: nothing is left to train")
     try:

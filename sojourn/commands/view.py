@@ -23,6 +23,9 @@ def view(
     play: Annotated[
         bool, typer.Option("--play", help="Allow to re-run episodes from any turn, by a person or a checkpoint.")
     ] = False,
+    answer: Annotated[
+        bool, typer.Option("--answer", help="Allow to answer what agents ask people (agent ask_person).")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="With --play: the folder in which re-runs are saved.")] = None,
 ) -> None:
     """Show runs in the browser: curves, groups, episodes and tokens. Pages of running runs update by themselves."""
@@ -34,4 +37,4 @@ def view(
         raise ConfigError("--out is the folder for re-runs, which need --play: add --play, or leave out --out")
     if play:
         threads.prepare()
-    serve(folders or [Path("runs")], host=host, port=port, browser=browser, play=play, out=out)
+    serve(folders or [Path("runs")], host=host, port=port, browser=browser, play=play, answer=answer, out=out)

@@ -29,6 +29,7 @@ COMPONENTS: dict[str, dict[str, str]] = {
         "python": "sojourn.agents.python:Python",
         "remote": "sojourn.agents.remote:Remote",
         "return_conditioned": "sojourn.agents.return_conditioned:ReturnConditioned",
+        "ask_person": "sojourn.agents.ask_person:AskPerson",
         "when_to_ask": "sojourn.agents.when_to_ask:WhenToAsk",
         "self_verifying": "sojourn.agents.self_verifying:SelfVerifying",
         "balance_conditioned": "sojourn.agents.balance_conditioned:BalanceConditioned",

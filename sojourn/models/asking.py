@@ -26,6 +26,7 @@ class Answer(NamedTuple):
     seconds: float = 0.0
     cached: bool = False
     cost: float = 0.0
+    unanswered: bool = False  # nobody answered in time, and this is what was agreed on for that
 
 
 class AskedModel(Protocol):
@@ -78,6 +79,7 @@ class Exchange:
     seed: int = 0
     temperature: float = 0.0
     max_tokens: int = 0
+    unanswered: bool = False
 
 
 @dataclass
@@ -123,6 +125,7 @@ class AskedModels:
             seed=seed,
             temperature=temperature,
             max_tokens=max_tokens,
+            unanswered=answer.unanswered,
         )
         self._keep((model, question, max_tokens, temperature, seed), made)
         return answer
@@ -185,6 +188,8 @@ class AskedModels:
             self._counts["asked"] += 1
             self._counts["asked_tokens"] += one.prompt_tokens + one.sampled_tokens
             self._counts["asked_cost"] += one.cost
+            if one.unanswered:
+                self._counts["unanswered"] += 1
         return {name: tuple(sorted(asked, key=_place)) for name, asked in found.items()}
 
     def forget(self) -> None:
@@ -192,8 +197,8 @@ class AskedModels:
         self._pending.clear()
 
     def metrics(self) -> Mapping[str, float]:
-        """Returns, of what was recorded since the last call, how many answers there were, and their tokens and cost;
-        nothing where there was none."""
+        """Returns, of what was recorded since the last call, how many answers there were, their tokens and cost,
+        and how many were `unanswered`, if any; nothing where there was none."""
         counts, self._counts = self._counts, defaultdict(float)
         return dict(counts)
 

@@ -103,7 +103,7 @@ class RecordedAnswers:
         found = [one for one in self.asked if one.purpose == f"{self.seat}, question {self.given}"]
         if not found:
             raise NotReplayableError(f"the answer to question {self.given} of {self.seat} is not recorded with it")
-        return Answer(found[0].answer, 0, 0)
+        return Answer(found[0].answer, 0, 0, unanswered=found[0].unanswered)
 
 
 @dataclass

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sojourn.abilities import (
+    AsksPeople,
     BindsModels,
     GivesSamples,
     LooksAhead,
@@ -21,10 +22,12 @@ from sojourn.composite import replaced_bases, with_bases
 from sojourn.errors import ActionError, BudgetError, ConfigError
 from sojourn.models.answers import AnswerStore
 from sojourn.models.asked_endpoint import EndpointModel
+from sojourn.models.asked_person import PERSON, AskedPerson
 from sojourn.models.asking import Answer, AskedModel, AskedModels, TooLongError, Weighed
 from sojourn.protocols import Renderer, Reward, Sampler
 from sojourn.searchers.search import Search
 from sojourn.sources.searched import Searched
+from sojourn.train.people import check_people, patience_of
 from sojourn.train.recipe import Recipe
 from sojourn.train.snapshots import POLICY
 from sojourn.types import Message, Role, SamplingParams
@@ -73,7 +76,9 @@ class LocalModel:
 def open_asked(recipe: Recipe, renderer: Renderer, sampler: Sampler, answers: AnswerStore) -> AskedModels:
     """Returns the models of a recipe that are asked for text; `sampler` draws from all that are here."""
     models: dict[str, AskedModel] = {}
-    for name in sorted(recipe.asked_for_text | recipe.served_seats.keys()):
+    if (patience := patience_of(recipe)) is not None:
+        models[PERSON] = AskedPerson(patience, answers)
+    for name in sorted((recipe.asked_for_text | recipe.served_seats.keys()) - models.keys()):
         served = recipe.models[name].endpoint if name != POLICY else None
         if served is not None:
             models[name] = EndpointModel(name, served, answers)
@@ -91,11 +96,13 @@ def bound(reward: Reward, models: AskedModels) -> Reward:
 def check_asked(recipe: Recipe) -> None:
     """Refuses models that a reward, an agent or a stream cannot ask for text, and a search whose reward or agent asks
     any."""
+    check_people(recipe)
     asking = [("reward", one) for one in with_bases([recipe.reward])]
     asking += [("streams", one) for one in recipe.trained_streams]
     asking += [("agent", one) for one in with_base_agents(recipe.agent)]
     for where, one in asking:
-        for name in sorted(asked_for_text(one)):
+        people = {PERSON} if isinstance(one, AsksPeople) and one.patience is not None else set[str]()
+        for name in sorted(asked_for_text(one) - people):
             _check_asked_model(recipe, where, name)
         for name in sorted(likelihoods(one) & recipe.models.keys()):
             if recipe.models[name].endpoint is not None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from sojourn.agents.ask_person import QUESTIONS
 from sojourn.agents.text_seat import TextReply
 from sojourn.errors import ActionError, ConfigError
 from sojourn.protocols import Renderer, Sampler
@@ -56,6 +57,11 @@ class ResumePoint:
             raise ConfigError(f"this episode has {count} turns: choose one of them instead of turn {turn + 1}")
         at = path.index(turn)
         turns = tuple(trajectory.turns[number] for number in path)
+        asked = next((number for number, one in enumerate(turns[:at], 1) if QUESTIONS in one.info), None)
+        if asked is not None:
+            raise ConfigError(
+                f"turn {asked} asked a person, which a re-run does not do again: choose that turn, or an earlier one"
+            )
         return cls(replace(trajectory, turns=turns[:at]), turns[at:])
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sojourn.errors import RecordError
+from sojourn.models import questions
 from sojourn.record import metrics, parts
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.metrics import Line
@@ -20,6 +21,7 @@ from sojourn.record.run_status import RunStatus, locked, read_status, run_folder
 INDEX_FILES = ("episodes.sqlite", "episodes.sqlite-wal", "tokens")
 WATCHED_FILES = (
     "metrics.jsonl", "evaluations.json", "episodes.sqlite", "episodes.sqlite-wal", "failure.json", "lock", PARTS,
+    questions.FILE, f"{questions.FILE}-wal",
 )  # fmt: skip
 LIVE_FILES = ("live/live.sqlite", "live/live.sqlite-wal", "live/FREEZE")
 Stamps = tuple[tuple[int, int], ...]

@@ -1,4 +1,5 @@
-"""The viewer's server. It listens on loopback and asks for a token elsewhere; it writes nothing and requests nothing.
+"""The viewer's server. It listens on loopback and asks for a token elsewhere; it requests nothing, and writes nothing
+but re-runs and answers to questions, where that is allowed.
 
 Every page can be reached by its address alone. Text of agents and environments is escaped by `page.py`, and the content
 security policy of every response allows no script but the viewer's own file.
@@ -29,7 +30,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sojourn.errors import ConfigError, RecordError, SojournError
-from sojourn.view import page
+from sojourn.view import forms, page
 from sojourn.view.pages import (
     diff,
     episode,
@@ -39,6 +40,7 @@ from sojourn.view.pages import (
     group,
     live,
     parts,
+    questions,
     rerun,
     run,
     runs,
@@ -75,10 +77,12 @@ def application(
     hosts: Sequence[str] = ("localhost", "127.0.0.1", "[::1]"),
     token: str = "",
     reruns: Reruns | None = None,
+    answering: str = "",
 ) -> Starlette:
     """Returns the viewer of the runs in some folders.
 
     With a `token`, every request needs it. With `reruns`, episodes can be re-run; they are closed when the server ends.
+    With `answering`, which is in every form, people can answer the questions of agents.
     """
 
     @asynccontextmanager
@@ -93,6 +97,8 @@ def application(
         Route("/events", events),
         Route("/runs/{run}", page.with_fingerprint(run.index)),
         Route("/runs/{run}/parts", page.with_fingerprint(parts.index)),
+        Route("/runs/{run}/questions", page.with_fingerprint(questions.index)),
+        Route("/runs/{run}/questions", questions.answer, methods=["POST"]),
         Route("/runs/{run}/live", page.with_fingerprint(live.index, live=True)),
         Route("/runs/{run}/live/{session:path}", page.with_fingerprint(live.session, live=True)),
         Route("/runs/{run}/find", page.with_fingerprint(find.index)),
@@ -123,11 +129,12 @@ def application(
             Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts)),
             Middleware(Guard, token=token),
         ],
-        exception_handlers={SojournError: error_page, rerun.RefusedError: rerun.refused, 404: error_page},
+        exception_handlers={SojournError: error_page, forms.RefusedError: rerun.refused, 404: error_page},
         lifespan=lifespan,
     )
     app.state.run_cache = RunCache(tuple(folders))
     app.state.reruns = reruns
+    app.state.answering = answering
     app.state.ending = lambda: False  # `serve` replaces it, so that event streams end with the server
     return app
 
@@ -206,11 +213,12 @@ def serve(
     port: int = 7864,
     browser: bool = False,
     play: bool = False,
+    answer: bool = False,
     out: Path | None = None,
 ) -> None:
     """Serves the runs of some folders on the first free port from `port` on, until it is interrupted.
 
-    With `play`, episodes can be re-run, and saved under `out`.
+    With `play`, episodes can be re-run, and saved under `out`; with `answer`, questions of agents can be answered.
     """
     for folder in folders:
         if not folder.is_dir():
@@ -222,7 +230,9 @@ def serve(
     address = f"http://{netloc}:{bound.getsockname()[1]}/" + (f"?token={token}" if token else "")
     reruns = Reruns(out) if play else None
     served = [*folders, *([out] if out is not None else ())]
-    app = application(served, token=token, reruns=reruns) if local else application(served, ["*"], token, reruns)
+    hosts = {} if local else {"hosts": ["*"]}
+    answering = secrets.token_urlsafe(16) if answer else ""
+    app = application(served, token=token, reruns=reruns, answering=answering, **hosts)
     print(f"sojourn view: {address}  (press Ctrl-C to stop)", flush=True)
     if browser:
         webbrowser.open(address)

@@ -10,9 +10,11 @@ import pytest
 from single_episodes import group_of, ids
 
 from sojourn.models.answers import AnswerStore, KnownAnswer
+from sojourn.models.questions import Questions
 from sojourn.record.episodes import step_file
 from sojourn.record.episodes.origins import reused_in
 from sojourn.record.episodes.store import EpisodeStore
+from sojourn.types import Message, Role
 
 SECRET = "zqsecretword"
 
@@ -102,3 +104,15 @@ def test_what_judges_said_of_it_is_gone_and_what_that_cost_is_not(tmp_path):
     assert answers.spent("judge") == (14, 0.5)
     assert holding(tmp_path, "of gone") == []
     answers.close()
+
+
+def test_what_people_were_asked_in_it_is_gone(tmp_path):
+    questions = Questions(tmp_path)
+    for episode in ("gone", "a"):
+        questions.put(episode, episode, [Message(Role.ASSISTANT, f"ask: {SECRET} of {episode}?")], 600.0)
+        questions.answer(episode, f"{SECRET} of {episode}")
+    with made(tmp_path) as store:
+        store.remove(["gone"])
+    assert questions.reply("gone") is None
+    assert questions.reply("a") == (f"{SECRET} of a", True)
+    assert holding(tmp_path, "of gone") == []

@@ -35,9 +35,9 @@ def client(runs: Path) -> TestClient:
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[str]:
+def served(folder: Path, *options: str) -> Iterator[str]:
     """The address of `sojourn view FOLDER`, in a process of its own."""
-    command = [sys.executable, "-W", "ignore", "-m", "sojourn", "view", str(folder), "--port", "0"]
+    command = [sys.executable, "-W", "ignore", "-m", "sojourn", "view", str(folder), "--port", "0", *options]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     try:

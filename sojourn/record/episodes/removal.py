@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from sojourn.errors import RecordError
 from sojourn.models import answers
+from sojourn.models.questions import Questions
 from sojourn.record.atomic import writing
 from sojourn.record.episodes import step_file
 from sojourn.record.episodes.step_file import StepFile
@@ -67,13 +68,14 @@ def remove(database: sqlite3.Connection, folder: Path, files: Files, ids: Collec
 
 def _clean_up(database: sqlite3.Connection, folder: Path, ids: Collection[str]) -> None:
     """Merges the index of words, whose old pieces hold what was removed; removes indexes that were moved aside; blanks
-    what judges and other models answered about the episodes, whose cost stays."""
+    what judges and other models answered about the episodes, whose cost stays; removes what people were asked."""
     database.execute("INSERT INTO words (words) VALUES ('optimize')")
     for suffix in (".older", ".damaged"):
         aside = folder / f"episodes{suffix}"
         with writing(aside):
             aside.unlink(missing_ok=True)
     answers.blank(folder, ids)
+    Questions(folder).blank(ids)
 
 
 def _places(database: sqlite3.Connection, ids: Collection[str]) -> list[_Place]:

@@ -5,24 +5,23 @@ Environments are executed only if the viewer was started with `--play`, and only
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
-from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from sojourn.errors import ConfigError, RecordError, SojournError
+from sojourn.errors import ConfigError, RecordError
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run_weights import available_weights
 from sojourn.terminal.find import find_episode
 from sojourn.types import Episode, Score, Trajectory
 from sojourn.view.episode import EpisodeView, TurnView
+from sojourn.view.forms import RefusedError, read_form
 from sojourn.view.images import Image, image_format, run_image
 from sojourn.view.message_text import message_text
 from sojourn.view.page import Page, address, render, run_cache
@@ -30,7 +29,6 @@ from sojourn.view.reruns import PERSON, Rerun, Reruns, State
 from sojourn.view.resume_seat import ResumePoint
 from sojourn.view.save_rerun import save_rerun
 
-MAX_FORM_BYTES = 1 << 20
 WORLD_WAIT_S = 5.0  # for which a page waits for an environment
 MODEL_WAIT_S = 1.0  # and for a model
 DISABLED = (
@@ -45,10 +43,6 @@ class TurnPair(NamedTuple):
     number: int
     original: TurnView | None
     rerun: TurnView | None
-
-
-class RefusedError(SojournError):
-    """A form was not sent by a page of this viewer."""
 
 
 def new_rerun(request: Request) -> Page:
@@ -166,20 +160,7 @@ def _reruns(request: Request) -> Reruns:
 async def _form(request: Request) -> tuple[Reruns, Mapping[str, str]]:
     """Returns the fields of a form; raises RefusedError if no page of this viewer sent it."""
     reruns = _reruns(request)
-    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
-    host = request.headers.get("host", "")
-    if site not in (None, "same-origin") or (origin is not None and urlsplit(origin).netloc != host):
-        raise RefusedError("this form was sent by a page of another site, so it was ignored")
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > MAX_FORM_BYTES:
-            raise RefusedError(f"this form is larger than {MAX_FORM_BYTES:,} bytes: shorten the action")
-    fields = parse_qs(body.decode(errors="replace"), keep_blank_values=True)
-    form = {name: values[-1] for name, values in fields.items()}
-    if not hmac.compare_digest(form.get("token", "").encode(), reruns.token.encode()):
-        raise RefusedError("this form is of a page that the viewer sent before it was restarted: reload the page")
-    return reruns, form
+    return reruns, await read_form(request, reruns.token)
 
 
 def _players(request: Request) -> dict[str, list[str]]:

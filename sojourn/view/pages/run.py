@@ -30,6 +30,7 @@ from sojourn.view.counts import (
 )
 from sojourn.view.page import Page, address, render, run_cache
 from sojourn.view.pages.parts import present
+from sojourn.view.pages.questions import read_asking
 
 NEWEST_STEPS, STEPS_PER_PAGE = 12, 50  # that are listed below the main curves, and below all curves
 
@@ -98,7 +99,8 @@ def index(request: Request) -> Page:
         request, "run.html", run=key, status=cache.status(path), charts=charts(lines, starts, window, show_all),
         listed=listed, skipped=skipped, count=len(lines), failed=failed, tags=tags, tasks=tasks,
         diagnosis=diagnosis, window=window, show_all=show_all, parts_now=present(cache.readings(path)),
-        has_live=has_store(path), recent_steps=RECENT_STEPS, links=_links(key, cache.status(path), played),
+        has_live=has_store(path), asking=read_asking(path), recent_steps=RECENT_STEPS,
+        links=_links(key, cache.status(path), played),
         problems=[
             *cache.status(path).missing, *cache.metrics_problems(path), *unreadable, *store.troubles,
             *filter(None, [cache.readings(path).problem]),

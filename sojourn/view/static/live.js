@@ -102,7 +102,8 @@ async function refresh() {
 // A page is not replaced while a person types in it or has selected something.
 function busy() {
   const focused = document.activeElement;
-  return (focused && focused.matches("main input, main select")) ||
+  return (focused && focused.matches("main input, main select, main textarea")) ||
+    [...document.querySelectorAll("main textarea")].some((area) => area.value !== area.defaultValue) ||
     document.querySelector("main input[type=checkbox]:checked:not([data-submit])") !== null;
 }
 
