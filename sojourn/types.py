@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sojourn.activation_steering import Steering
+
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float32]
 
@@ -130,26 +132,12 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Steering:
-    """Says what is added to the residual stream while tokens are drawn (activation steering): `vector`, numbers of fp32
-    in the machine's byte order, to the output of the decoder layer number `layer` (0: the first).
-
-    It is added at the positions whose output draws a token: the last of the prompt, and those of the sample. The rest
-    of the prompt is computed without it, also where it was sampled with it in an earlier turn.
-    """
-
-    layer: int
-    vector: bytes = field(repr=False)
-
-
-@dataclass(frozen=True)
 class SamplingParams:
     """Says how to sample. `temperature=0` is greedy. `choices` restricts the sample to one of the given sequences.
     Besides the model's own stop tokens, any of `stop_tokens` ends the sample, and so does the token that completes any
     of `stop_strings`; that token is part of the sample.
 
-    `seed`, prompt and weights decide the sample, whatever is sampled beside it. `model` names the one that is asked,
-    `steering` is added to what it computes; not every sampler can.
+    `seed`, prompt and weights decide the sample, whatever is sampled beside it. `model` is asked, `steering` added.
     """
 
     max_tokens: int

@@ -10,16 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any
 
-from sojourn.abilities import (
-    DrawsAll,
-    HasLowestReward,
-    LooksAhead,
-    PlaysElsewhere,
-    ValueModel,
-    blobs_of,
-    give_browser,
-    max_turns,
-)
+from sojourn.abilities import DrawsAll, HasLowestReward, LooksAhead, PlaysElsewhere, ValueModel, blobs_of, max_turns
+from sojourn.abilities.browsers import give_browser
 from sojourn.agents.conversation import AskedSeat
 from sojourn.blame import LOWEST, Blame, EpisodeCounts, close, close_seats
 from sojourn.config.fields import Range
@@ -154,18 +146,11 @@ class Runner:
         return await call_env(method, self.config.limits, self.timeline, *arguments)
 
     async def _play(
-        self,
-        task: Task,
-        params: SamplingParams,
-        label: str,
-        sampler_for: SamplerFor | None,
-        find_cause: bool,
-        course: OwnCourse | None,
-        attempt: Attempt,
-    ) -> None:
-        """Plays a task, puts its trajectories into `attempt`, and closes its environment. What fails while it is closed
-        leaves the episode as it is, since its rewards are known by then; an agent that can make it fail would otherwise
-        choose which of its episodes count."""
+        self, task: Task, params: SamplingParams, label: str, sampler_for: SamplerFor | None, find_cause: bool,
+        course: OwnCourse | None, attempt: Attempt,
+    ) -> None:  # fmt: skip
+        """Plays a task, puts its trajectories into `attempt`, and closes its environment. A failure to close leaves the
+        episode as it is: its rewards are known by then, and an agent must not choose which of its episodes count."""
         world, make = world_of(self.family, task), partial(self.family.make, task)
         if isinstance(self.family, PlaysElsewhere):
             await self._call(self.family.prepare, task)

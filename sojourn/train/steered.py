@@ -10,10 +10,11 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from sojourn.activation_steering import Steering
 from sojourn.config.fields import NONBLANK
 from sojourn.errors import ConfigError
 from sojourn.record.atomic import write_file
-from sojourn.types import FloatArray, Steering
+from sojourn.types import FloatArray
 
 VECTOR = "vector"  # the tensor of a file
 

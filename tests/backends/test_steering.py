@@ -9,11 +9,12 @@ import torch
 from adapted_models import random_adapter, with_merged
 from engine_models import STOP, VOCABULARY, build, twin
 
+from sojourn.activation_steering import Steering
 from sojourn.backends.ray import vllm_mapping
 from sojourn.backends.torch.sampler.engine import Engine
 from sojourn.errors import ModelError
 from sojourn.train.routed_sampler import RoutedSampler
-from sojourn.types import Prompt, SamplingParams, Steering
+from sojourn.types import Prompt, SamplingParams
 
 FAMILIES = ["llama", "mistral", "qwen3", "gemma3", "gpt2"]
 KERNELS = pytest.mark.parametrize("kernel", [True, False], ids=["kernel", "torch"])

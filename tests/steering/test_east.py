@@ -5,11 +5,12 @@ import pytest
 import torch
 from engine_models import build, twin
 
+from sojourn.activation_steering import Steering
 from sojourn.backends.torch.sampler.engine import Engine
 from sojourn.errors import ConfigError
 from sojourn.steering.east import Decisions, east
 from sojourn.steering.of_run import entropy
-from sojourn.types import Message, Prompt, Role, SamplingParams, Steering
+from sojourn.types import Message, Prompt, Role, SamplingParams
 
 LEVELS, FIRST_LEVEL, QUERY, FIRST_ANSWER, ANSWERS = 8, 20, 30, 40, 8
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from sampler_requests import a_moment, changed, params, pid, prompt, same, sampled, until
 
+from sojourn.activation_steering import Steering
 from sojourn.agents.choice_probabilities import choice_probabilities
 from sojourn.backends.ray.backend import Ray
 from sojourn.backends.ray.cluster import Cluster
@@ -24,7 +25,7 @@ from sojourn.errors import BudgetError, InfrastructureError
 from sojourn.models.spec import Model
 from sojourn.protocols import Opened
 from sojourn.render.auto import Auto
-from sojourn.types import Prompt, Sample, Steering
+from sojourn.types import Prompt, Sample
 
 MODEL = Model(name="tiny:layers=1,hidden=64", dtype="fp32")
 TINY = Ray(max_context=512, memory_gb=0.05, samplers=Samplers(replicas=2), patience_s=60)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from transformers.pytorch_utils import Conv1D
 
+from sojourn.activation_steering import Steering
 from sojourn.backends.torch.kernels import kernel as kernels
 from sojourn.backends.torch.kernels.cache import PAGE, KeyValues
 from sojourn.backends.torch.models.adapters import Adapter
@@ -20,7 +21,7 @@ from sojourn.backends.torch.sampler.request import Request
 from sojourn.backends.torch.sampler.sampling import Row
 from sojourn.backends.torch.sampler.steering import Mark, Steerings
 from sojourn.errors import ConfigError, ModelError
-from sojourn.types import FloatArray, Steering
+from sojourn.types import FloatArray
 
 
 class ScheduledPiece(NamedTuple):

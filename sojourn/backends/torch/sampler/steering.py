@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from sojourn.activation_steering import Steering
 from sojourn.errors import ModelError
-from sojourn.types import IntArray, Steering
+from sojourn.types import IntArray
 
 
 class SteeredRows(NamedTuple):
