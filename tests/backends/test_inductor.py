@@ -35,11 +35,10 @@ async def test_compiled_layers_sample_the_same():
 
 async def test_where_it_cannot_compile_the_layers_stay_as_they_were(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(inductor.cpp, "cxx", ("no-such-compiler",))
-    monkeypatch.setattr(inductor, "fx_graph_cache", False)
     torch.compiler.reset()
     model = build("gemma3")
-    with pytest.warns(RuntimeWarning, match="torch.compile does not work here"):
+    broken = inductor.patch({"cpp.cxx": ("no-such-compiler",), "fx_graph_cache": False})
+    with broken, pytest.warns(RuntimeWarning, match="torch.compile does not work here"):
         made = open_engine(model, True)
     assert all(layer.mlp._compiled_call_impl is None for layer in made._runner._model.model.layers)
     plain = open_engine(model, False)
