@@ -104,7 +104,7 @@ class ServedReleases:
     async def _try_newest(self) -> None:
         """Begins to try the newest release that was not seen; those before it are left out."""
         new = [one for one in self.store.releases() if one.number not in self._seen]
-        if not new:
+        if not new or (self.gate.canary_share == 0 and self._waits):
             return
         self._seen |= {one.number for one in new}
         release = new[-1]
@@ -122,9 +122,9 @@ class ServedReleases:
             self._serve(release.number, "nothing is tried first (canary_share = 0)")
 
     def _decide(self, tried: int) -> None:
-        """Ends a trial where that can be decided; nothing new serves before the watch of what serves has ended."""
+        """Ends a trial where that can be decided, and, unless releases may overlap, once what serves was watched."""
         found = self._compare(tried, self.serving, self.gate.canary_sessions, self.tried_since)
-        if found.verdict is Verdict.WAIT or (found.verdict is not Verdict.WORSE and self.previous is not None):
+        if found.verdict is Verdict.WAIT or (found.verdict is not Verdict.WORSE and self._waits):
             return
         self.tried = None
         if found.verdict is Verdict.WORSE:
@@ -151,7 +151,14 @@ class ServedReleases:
             return compare(self.gate, count, Scores(mine, self.store.scores(other, count), earlier=True))
         return compare(self.gate, count, Scores(mine, theirs))
 
+    @property
+    def _waits(self) -> bool:
+        """Returns whether nothing new may serve yet, as what serves is watched."""
+        return self.previous is not None and not self.gate.overlap
+
     def _serve(self, number: int, reason: str) -> None:
+        if self.previous is not None:
+            self.store.tell(KEPT, self.serving, f"{TOO_FEW}: release {number} serves in its place")
         self.previous = self.serving if self.gate.watch_sessions else None
         self.serving, self.serving_since = number, time.time()
         self.store.tell(SERVING, number, reason)

@@ -226,6 +226,44 @@ async def test_nothing_new_serves_before_the_watch_of_what_serves_has_ended(tmp_
     assert (releases.serving, releases.tried, releases.previous) == (2, None, 1)
 
 
+async def test_releases_that_may_overlap_do_not_wait_for_a_watch(tmp_path):
+    """The one that was replaced is no longer watched, which is written down; the new one is, against the replaced."""
+    releases, store, _ = released(tmp_path, overlap=True)
+    offer(store)
+    await releases.begin()
+    offer(store)
+    await releases.poll()
+    said(store, 0, [0.5] * 4)
+    said(store, 1, [0.5] * 4)
+    offer(store)
+    await releases.poll()
+    assert (releases.serving, releases.tried, releases.previous) == (1, 2, 0)
+    said(store, 1, [0.5, 0.6] * 2)
+    said(store, 2, [0.5, 0.6] * 2)
+    await releases.poll()
+    assert (releases.serving, releases.tried, releases.previous) == (2, None, 1)
+    assert kinds(store)[-2:] == [("kept", 1), ("serving", 2)]
+    assert store.events()[-2].reason == "too few sessions to tell: release 2 serves in its place"
+    again, _, _ = released(tmp_path, overlap=True)
+    await again.begin()
+    assert (again.serving, again.previous) == (2, 1)
+
+
+@pytest.mark.parametrize(("overlap", "serving"), [(False, 1), (True, 2)])
+async def test_where_nothing_is_tried_first_the_next_one_waits_for_the_watch_too(tmp_path, overlap, serving):
+    releases, store, _ = released(tmp_path, canary_share=0, overlap=overlap)
+    offer(store)
+    await releases.begin()
+    said(store, 0, [0.5] * 4)
+    for _ in range(2):
+        offer(store)
+        await releases.poll()
+    assert releases.serving == serving
+    said(store, 1, [0.5] * 4)
+    await releases.poll()
+    assert releases.serving == 2
+
+
 async def test_a_watch_goes_on_when_the_service_begins_again(tmp_path):
     releases, store, _ = released(tmp_path)
     offer(store)
