@@ -37,9 +37,9 @@ class Gate:
     predecessor answers `canary_share` of the other new sessions, until `watch_sessions` of both have feedback: if those
     of the new release are worse by more than `tolerance`, the predecessor serves again. Only sessions are compared that
     began in the same time, so when people change, both are seen to change; with `canary_share = 0` the predecessor
-    answers nobody, and its last sessions before count. A difference that is sure is acted on at once. Nothing new serves
-    before that watch has ended; with `overlap` it does, and a service follows people sooner, who change, as a watch
-    with a small `canary_share` takes long.
+    answers nobody, and its last sessions before count. A difference that is sure is acted on at once. Nothing new
+    serves before that watch has ended; with `overlap` it does, and the service follows people who change sooner, as a
+    watch with a small `canary_share` takes long.
 
     With a small `canary_share`, one of the two has few sessions. What cannot be told when the new release has
     `limit_sessions` with feedback is not waited for: the release serves on, and the reason that is written down begins
