@@ -7,6 +7,13 @@ the name to None.
 
 from __future__ import annotations
 
+from sojourn.abilities.asking import (
+    AsksForText,
+    AsksPeople,
+    BindsModels,
+    BindsStreamModels,
+    ReadsLikelihoods,
+)
 from sojourn.abilities.backends import (
     AllowsOlder,
     AsksCritic,
@@ -15,8 +22,6 @@ from sojourn.abilities.backends import (
     ChecksWeights,
     Copies,
     DrawsAll,
-    ExportedModel,
-    ExportsModels,
     Forgets,
     FurtherModel,
     HasChatTemplate,
@@ -55,14 +60,11 @@ from sojourn.abilities.browsers import (
     drives_browsers,
     give_browser,
 )
+from sojourn.abilities.exporting import ExportedModel, ExportsModels
 from sojourn.abilities.methods import (
     VALID_FOR,
     AddsContext,
-    AsksForText,
     AsksModels,
-    AsksPeople,
-    BindsModels,
-    BindsStreamModels,
     BindsTurnModel,
     BindsWorld,
     Chooses,
@@ -84,7 +86,6 @@ from sojourn.abilities.methods import (
     ObservesEvaluations,
     ProvidesTargets,
     ReadsCritic,
-    ReadsLikelihoods,
     ReadsTaskData,
     ReadsWords,
     ReleasesResources,

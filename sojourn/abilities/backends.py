@@ -361,44 +361,9 @@ class HasPassColumns(Protocol):
     def pass_columns(self) -> frozenset[str]: ...
 
 
-class ExportedModel(NamedTuple):
-    """Describes a model that a backend wrote: the base, its licence (an SPDX identifier, or "unknown"), the
-    architecture, the number of parameters. `library` loads it, by `use`, a program of a few lines for the folder that
-    it lies in."""
-
-    base: str
-    licence: str
-    architecture: str
-    parameters: int
-    library: str
-    use: str
-
-
 @runtime_checkable
 class ChecksWeights(Protocol):
     """A backend that can tell, without loading a model, whether the weights of a checkpoint are of it: `check_weights`
     raises where they are not."""
 
     def check_weights(self, model: Model, weights: Path) -> None: ...
-
-
-@runtime_checkable
-class ExportsModels(Protocol):
-    """A backend that writes the policy in formats of other programs.
-
-    `model_formats` gives a sentence for each format. `export_model` writes the model with these weights of a checkpoint
-    (None: those that a run begins with) into an empty folder; `dtype` is "fp32" or "bf16".
-    """
-
-    @property
-    def model_formats(self) -> Mapping[str, str]: ...
-    def export_model(
-        self,
-        model: Model,
-        renderer: RendererConfig,
-        seed: int,
-        weights: Path | None,
-        format: str,
-        dtype: str,
-        out: Path,
-    ) -> ExportedModel: ...

@@ -24,6 +24,13 @@ Overrides = Annotated[
         "component that is named have its own keys, such as rooms=4."
     ),
 ]
+RecordedIn = Annotated[
+    Path | None, typer.Option(help="The run whose recorded episodes are read. (default: the same run)")
+]
+StageOfPolicy = Annotated[str, typer.Option(help="Its stage. (default: the only one whose episodes a policy sampled)")]
+StepsOfStage = Annotated[
+    str, typer.Option(help="Its steps, such as 0:10 for those from 0 to 9. (default: all of the stage)")
+]
 
 
 def load(path: Path, overrides: list[str] | None) -> Resolved:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sojourn.commands.arguments import load, parse_steps
+from sojourn.commands.arguments import RecordedIn, StageOfPolicy, StepsOfStage, load, parse_steps
 from sojourn.errors import ConfigError
 from sojourn.terminal.output import CleanConsole
 
@@ -28,13 +28,9 @@ def ope(
             "runs/x@last, runs/x@warmup, runs/x@before."
         ),
     ],
-    data: Annotated[
-        Path | None, typer.Option(help="The run whose recorded episodes are read. (default: the same run)")
-    ] = None,
-    stage: Annotated[str, typer.Option(help="Its stage. (default: the only one whose episodes a policy sampled)")] = "",
-    steps: Annotated[
-        str, typer.Option(help="Its steps, such as 0:10 for those from 0 to 9. (default: all of the stage)")
-    ] = "",
+    data: RecordedIn = None,
+    stage: StageOfPolicy = "",
+    steps: StepsOfStage = "",
     outcome: Annotated[str, typer.Option(help="What is predicted: success or reward.")] = "success",
     all: Annotated[
         bool, typer.Option("--all", help="Predict all weights of the run, in order, and say which passes a gate.")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from sojourn.commands.arguments import load, parse_steps
+from sojourn.commands.arguments import RecordedIn, StageOfPolicy, StepsOfStage, load, parse_steps
 from sojourn.errors import ConfigError
 from sojourn.terminal.output import CleanConsole
 
@@ -22,13 +22,9 @@ def steer(
     ],
     out: Annotated[Path, typer.Option(help="The file that is written, such as east.safetensors.")],
     layer: Annotated[int, typer.Option(min=0, help="The layer after which the vector is added (0: the first).")],
-    data: Annotated[
-        Path | None, typer.Option(help="The run whose recorded episodes are read. (default: the same run)")
-    ] = None,
-    stage: Annotated[str, typer.Option(help="Its stage. (default: the only one whose episodes a policy sampled)")] = "",
-    steps: Annotated[
-        str, typer.Option(help="Its steps, such as 0:10 for those from 0 to 9. (default: all of the stage)")
-    ] = "",
+    data: RecordedIn = None,
+    stage: StageOfPolicy = "",
+    steps: StepsOfStage = "",
     completions: Annotated[
         int,
         typer.Option(min=2, help="How many times each recorded decision is sampled again, to tell its entropy."),

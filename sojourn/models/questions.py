@@ -49,7 +49,7 @@ class Question(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What an agent was told; `given` by a person, or in the place of an answer that did not come."""
+    """Says what an agent was told: `given` by a person, or in the place of an answer that did not come."""
 
     text: str
     given: bool

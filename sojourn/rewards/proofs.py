@@ -26,10 +26,10 @@ ASKS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """What evidence is worth (SmartSnap: Cai et al. 2025, arXiv:2512.22322): a success that it proves is 1; what it
-    does not prove is 0, or minus `irrelevant` where it has nothing to do with the task; each piece of evidence beyond
-    those that are free takes `excess` away. An agent whose last message names no turn, or one that is not there, has
-    minus `invalid`, and nobody is asked about it."""
+    """Says what evidence is worth (SmartSnap: Cai et al. 2025, arXiv:2512.22322): a success that it proves is 1; what
+    it does not prove is 0, or minus `irrelevant` where it has nothing to do with the task; each piece of evidence
+    beyond those that are free takes `excess` away. An agent whose last message names no turn, or one that is not there,
+    has minus `invalid`, and nobody is asked about it."""
 
     invalid: Annotated[float, Range(0)] = 1.0
     irrelevant: Annotated[float, Range(0)] = 1.0

@@ -69,7 +69,7 @@ class Annotator:
 
 
 class Ask(NamedTuple):
-    """What is to be asked, and the episode that showed its newest message."""
+    """Holds what is to be asked, and the episode that showed its newest message."""
 
     about: Question
     episode: str
@@ -84,7 +84,7 @@ class Labels(NamedTuple):
 
 @dataclass
 class _Batch:
-    """What is asked after one step. The record of it stays with the batch until its labels are used, as it would
+    """Holds what is asked after one step. The record of it stays with the batch until its labels are used, as it would
     otherwise depend on how fast the model is."""
 
     asks: Sequence[Ask]

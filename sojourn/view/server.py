@@ -91,7 +91,24 @@ def application(
         if reruns is not None:
             await asyncio.to_thread(reruns.close)
 
-    routes = [
+    app = Starlette(
+        routes=_routes(),
+        middleware=[
+            Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts)),
+            Middleware(Guard, token=token),
+        ],
+        exception_handlers={SojournError: error_page, forms.RefusedError: rerun.refused, 404: error_page},
+        lifespan=lifespan,
+    )
+    app.state.run_cache = RunCache(tuple(folders))
+    app.state.reruns = reruns
+    app.state.answering = answering
+    app.state.ending = lambda: False  # `serve` replaces it, so that event streams end with the server
+    return app
+
+
+def _routes() -> list[Route | Mount]:
+    return [
         Route("/", page.with_fingerprint(runs.index)),
         Route("/diff", page.with_fingerprint(diff.index)),
         Route("/events", events),
@@ -123,20 +140,6 @@ def application(
         Route("/play/{rerun}/text/{turn:number}/{message:number}", rerun.text),
         Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
     ]
-    app = Starlette(
-        routes=routes,
-        middleware=[
-            Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts)),
-            Middleware(Guard, token=token),
-        ],
-        exception_handlers={SojournError: error_page, forms.RefusedError: rerun.refused, 404: error_page},
-        lifespan=lifespan,
-    )
-    app.state.run_cache = RunCache(tuple(folders))
-    app.state.reruns = reruns
-    app.state.answering = answering
-    app.state.ending = lambda: False  # `serve` replaces it, so that event streams end with the server
-    return app
 
 
 class Guard:

@@ -52,6 +52,19 @@ def said(store, release, values, name="s"):
         store.add_feedback(key, "f", 0, value)
 
 
+async def watched_and_tried(releases, store):
+    """Has release 1 serve, watched beside 0, while 2 is tried."""
+    offer(store)
+    await releases.begin()
+    offer(store)
+    await releases.poll()
+    said(store, 0, [0.5] * 4)
+    said(store, 1, [0.5] * 4)
+    offer(store)
+    await releases.poll()
+    assert (releases.serving, releases.tried, releases.previous) == (1, 2, 0)
+
+
 def kinds(store):
     return [(event.kind, event.release) for event in store.events() if event.kind != OFFERED]
 
@@ -209,14 +222,7 @@ async def test_a_watch_does_not_wait_for_ever(tmp_path):
 
 async def test_nothing_new_serves_before_the_watch_of_what_serves_has_ended(tmp_path):
     releases, store, _ = released(tmp_path)
-    offer(store)
-    await releases.begin()
-    offer(store)
-    await releases.poll()
-    said(store, 0, [0.5] * 4)
-    said(store, 1, [0.5] * 4)
-    offer(store)
-    await releases.poll()
+    await watched_and_tried(releases, store)
     said(store, 1, [0.5, 0.6] * 2)
     said(store, 2, [0.5, 0.6] * 2)
     await releases.poll()
@@ -229,15 +235,7 @@ async def test_nothing_new_serves_before_the_watch_of_what_serves_has_ended(tmp_
 async def test_releases_that_may_overlap_do_not_wait_for_a_watch(tmp_path):
     """The one that was replaced is no longer watched, which is written down; the new one is, against the replaced."""
     releases, store, _ = released(tmp_path, overlap=True)
-    offer(store)
-    await releases.begin()
-    offer(store)
-    await releases.poll()
-    said(store, 0, [0.5] * 4)
-    said(store, 1, [0.5] * 4)
-    offer(store)
-    await releases.poll()
-    assert (releases.serving, releases.tried, releases.previous) == (1, 2, 0)
+    await watched_and_tried(releases, store)
     said(store, 1, [0.5, 0.6] * 2)
     said(store, 2, [0.5, 0.6] * 2)
     await releases.poll()

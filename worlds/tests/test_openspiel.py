@@ -252,7 +252,7 @@ def test_impossible_fields_are_refused(wrong, told) -> None:
 
 
 async def test_games_begin_after_random_moves_of_the_task() -> None:
-    """Of 200 tasks, about a fifth begins after each number of moves from 0 to 4, and every first move is met."""
+    """Each number of moves from 0 to 4 begins about a fifth of 200 tasks, and every first move is met."""
     family = OpenSpiel(opponent="self", choices=True, told=False, opening=4)
     begun, first_marks = [], set()
     for task in family.tasks("train")[:200]:

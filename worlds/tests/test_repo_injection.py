@@ -216,7 +216,7 @@ def test_a_task_without_a_proposed_bug_is_as_before():
 
 @dataclass
 class BothRoles(Says):
-    """In the engine's place, in both roles: says the actions of an injection, and repairs in vain."""
+    """Takes the engine's place in both roles: says the actions of an injection, and repairs in vain."""
 
     injection: tuple[str, ...] = ()
     repair: tuple[str, ...] = ()

@@ -45,7 +45,7 @@ submit"""
 
 @dataclass(frozen=True)
 class Artefact:
-    """What an injecting agent leaves: the texts of the changed modules by file, and the calls of the removed tests."""
+    """Holds what an injecting agent leaves: the changed modules' texts by file, and the calls of the removed tests."""
 
     changed: Mapping[str, str]
     weakened: tuple[str, ...]
