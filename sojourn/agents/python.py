@@ -61,8 +61,9 @@ class Client:
         return await self.site.port.act(Message(Role.ASSISTANT, text), call_id)
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str = "") -> Shown:
-        """Performs an action by a tool of the world."""
-        return await self.site.port.act(self.site.port.call(name, dict(arguments)), call_id)
+        """Performs an action by a tool of the world. Raises `RequestError`, whose text can be told to the model, where
+        there is no such tool, or where the arguments are no object."""
+        return await self.site.port.act(self.site.port.call(name, arguments), call_id)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +74,8 @@ class Python:
     It is given a `Client`, and runs in the process of the training. The episode ends when the world says so, or when
     the function returns; then, `last_action` is performed first, if there is one: a text, in which {reply} is the
     model's last reply, and {output} what the function returned. It has at most `replies` of the model, and `seconds`.
-    One that raises before the first reply is a failure of the infrastructure; one that raises later has the info
-    `program_failed`.
+    One that raises before the first reply is a failure of the infrastructure; one that raises later, also as the
+    model called a tool that is not there, has the info `program_failed`.
     """
 
     function: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -99,7 +99,7 @@ class WorldPort:
 
     def call(self, name: str, arguments: object) -> Message:
         """Returns the action that a call of a tool is; raises `RequestError` where it is none."""
-        if not isinstance(arguments, dict):
+        if not isinstance(arguments, Mapping):
             raise RequestError(f"the arguments of {name} are {arguments!r:.60}: expected an object", param="arguments")
         names = [tool.name for tool in self.tools()]
         if name not in names:
@@ -108,4 +108,4 @@ class WorldPort:
             if not isinstance(text := arguments.get("text"), str):
                 raise RequestError(f"text = {text!r:.60}: {name} expects the action as a string", param="text")
             return Message(Role.ASSISTANT, text)
-        return Message(Role.ASSISTANT, calls=(ToolCall(name, arguments),))
+        return Message(Role.ASSISTANT, calls=(ToolCall(name, dict(arguments)),))

@@ -45,6 +45,16 @@ async def fails_at_once(client):
     raise KeyError("mine")
 
 
+async def calls_what_is_not_there(client):
+    await asks(client, "Hi")
+    await client.call("fly", {})
+
+
+async def calls_with_a_list(client):
+    await asks(client, "Hi")
+    await client.call("look", [1])
+
+
 async def goes_on(client):
     await asks(client, "Hi")
     await asyncio.sleep(3600)
@@ -100,6 +110,18 @@ async def test_what_a_function_raises_is_told_by_when_it_raises():
     assert episode.trajectories[0].ending is Ending.DONE
     episode, *_ = await played("fails_at_once", replies())
     assert "KeyError: 'mine'" in str(episode.error)
+
+
+@pytest.mark.parametrize(
+    ("function", "error"),
+    [("calls_what_is_not_there", "there is no tool 'fly'"), ("calls_with_a_list", "expected an object")],
+)
+async def test_a_call_that_is_none_is_a_failure_of_the_policy(function, error):
+    episode, *_ = await played(function, replies(said("Hi")))
+    assert episode.error is None
+    [turn] = episode.trajectories[0].turns
+    assert turn.info["program_failed"] == 1.0
+    assert error in turn.notes["program's errors"]
 
 
 async def test_it_ends_with_its_time():

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from sojourn.abilities import OffersBrowser
 from sojourn.agents.programs.site import Exit, Job, Run, Site
-from sojourn.errors import ActionError, BudgetError, InfrastructureError, SojournError
+from sojourn.errors import ActionError, BudgetError, ConfigError, InfrastructureError
 from sojourn.gateway.service import running_service
 from sojourn.gateway.session import Session
 from sojourn.gateway.world_port import Action, WorldPort
@@ -198,10 +198,11 @@ def _printed(output: str, errors: str) -> dict[str, str]:
 
 
 async def _run(run: Run, site: Site) -> Exit:
-    """Runs a program; one of ours that raises has failed."""
+    """Runs a program. A function that raises has failed, and with it the policy, whose call it may be that is refused;
+    failures of the infrastructure and of the configuration are raised."""
     try:
         return await run(site)
-    except SojournError:
+    except (ConfigError, InfrastructureError):
         raise
     except Exception as error:
         return Exit(1, errors=f"{type(error).__name__}: {error}")
