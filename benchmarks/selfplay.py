@@ -218,11 +218,12 @@ def main(given: Sequence[str]) -> None:
     parser.add_argument("--variants", type=lambda text: text.split(","), default=list(VARIANTS), metavar="A,B")
     parser.add_argument("--workers", type=int, default=2, help="trainings at once, of one thread each")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "sojourn-selfplay")
+    parser.add_argument("--add", action="store_true", help="write the result, beside the variants that it has already")
     parser.add_argument("--dry", action="store_true", help="build every recipe, run nothing")
     options = parser.parse_args(given)
     if unknown := set(options.variants) - set(VARIANTS):
         parser.error(f"no variant {sorted(unknown)[0]}: choose among {', '.join(VARIANTS)}")
-    whole = options.variants == list(VARIANTS) and set(options.seeds) >= set(SEEDS)
+    whole = options.add or options.variants == list(VARIANTS) and set(options.seeds) >= set(SEEDS)
     options.folder.mkdir(parents=True, exist_ok=True)
     for game in options.game or GAMES:
         if options.dry:
@@ -231,6 +232,8 @@ def main(given: Sequence[str]) -> None:
                 print(f"{game}: {variant} can be built")
             continue
         figures = compared(game, options.variants, options.seeds, options.folder.resolve(), options.workers)
+        if options.add and (kept := RESULTS / f"selfplay_{game}.json").exists():
+            figures["variants"] = json.loads(kept.read_text())["figures"]["variants"] | figures["variants"]
         print(told(game, figures), flush=True)
         print(write(f"selfplay_{game}", figures, "open-spiel", folder=RESULTS if whole else options.folder))
 

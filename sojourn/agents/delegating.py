@@ -9,12 +9,14 @@ from typing import Annotated, Literal
 
 from sojourn.agents.plain import Plain
 from sojourn.agents.sub_agent import (
+    READS,
     REPORT,
     Call,
     Called,
     SubAgent,
     argument,
     context_of,
+    numbers_read,
     with_success_of,
     written_tasks,
 )
@@ -39,11 +41,18 @@ class Delegating:
     world's rewards for what a sub-agent does: "actor", that call of it; "main", the main agent, as for its call; or
     "both" of them. With "actor", a main agent gets nothing for what it has others do, and may learn to call nobody. The
     success of the episode is that of all its trajectories. A sub-agent calls no others.
+
+    With `graph` the main agent grows a graph of agents, call by call: results are numbered, and a call names by `reads`
+    the earlier ones that are shown to the called agent before its task (after MasHost: Yang et al. 2025,
+    arXiv:2506.08507, read as accounts of it, whose policy also takes agents out again, and is rewarded for each step
+    of the construction besides). An agent that samples among listed actions is offered each call without reading, with
+    each earlier result alone, and with all of them.
     """
 
     sub_agents: Mapping[str, SubAgent]
     base: Annotated[Agent, Kind("agent")] = field(default_factory=Plain)
     rewards: Literal["actor", "main", "both"] = "actor"
+    graph: bool = False
 
     def __post_init__(self) -> None:
         require_base(self.base)
@@ -188,8 +197,9 @@ class DelegatingSeat:
     def _shown_to_main(self) -> Observation:
         assert self.world is not None, "the world shows something first"
         known, listed = self.config.sub_agents, self.world.choices
-        written = [text for name, config in known.items() for text in written_tasks(name, config)] if listed else []
-        offered = (config.tool(name) for name, config in known.items())
+        reads = self._lists_to_read()
+        written = [one for name, config in known.items() for one in written_tasks(name, config, reads) if listed]
+        offered = (config.tool(name, reads=self.config.graph) for name, config in known.items())
         messages = (*self.results, *self.news)
         self.shown = Observation(messages, self.system, (*self.tools, *offered), (*listed, *written), self.world.agent)
         return self.shown
@@ -200,14 +210,26 @@ class DelegatingSeat:
         own = [call for call in message.calls if call.name in known]
         if own and len(own) < len(message.calls):
             raise ActionError(f"You call {own[0].name} beside other tools: call agents alone.")
-        calls = [Call(call.name, argument(call, "task"), call) for call in own]
+        calls = [self._call(call, number, call) for number, call in enumerate(own)]
         name = None if message.calls else begins_with(message.text)
         if name is not None and name in known:
-            written = written_call(message.text, [known[name].tool(name)]) or ToolCall(name, {})
-            calls = [Call(name, argument(written, "task"), None)]
+            tool = known[name].tool(name, reads=self.config.graph)
+            calls = [self._call(written_call(message.text, [tool]) or ToolCall(name, {}), 0, None)]
         for number, call in enumerate(calls):
             self._check(call, calls[:number])
         return calls
+
+    def _call(self, call: ToolCall, before: int, structured: ToolCall | None) -> Call:
+        """Returns a call that `before` others of its message precede."""
+        if not self.config.graph:
+            return Call(call.name, argument(call, "task"), structured)
+        task = argument(call, "task", READS)
+        return Call(call.name, task, structured, numbers_read(call, len(self.made) + before))
+
+    def _lists_to_read(self) -> list[list[int]]:
+        """Returns the lists of earlier results with which calls are listed."""
+        numbers = list(range(1, len(self.made) + 1)) if self.config.graph else []
+        return [[], *([number] for number in numbers), *([numbers] if len(numbers) > 1 else [])]
 
     def _check(self, call: Call, before: Sequence[Call]) -> None:
         """Raises `ActionError` for a call too many, or with a task that is not among those that are listed."""
@@ -223,14 +245,17 @@ class DelegatingSeat:
         call = self.waiting.pop(0)
         config = self.config.sub_agents[call.name]
         seat = config.base.seat(context_of(config.model, call.name, len(self.made), self.context))
-        self.active = Called(config, call, seat)
+        read = [f"{self.made[number - 1].returned}\n\n" for number in call.reads]
+        self.active = Called(config, call, seat, "".join((*read, call.task)))
         self.made.append(self.active)
 
     def _return(self, ending: Ending, result: str) -> None:
         """Ends the active call, whose result the main agent sees once no further call waits."""
         assert self.active is not None, "a call returns once"
-        self.active.ending = ending
-        self.results.append(answer(self.active.call.structured, result or NO_RESULT))
+        self.active.ending, self.active.returned = ending, result or NO_RESULT
+        if self.config.graph:
+            self.active.returned = f"Result {len(self.made)}, of {self.active.call.name}: {self.active.returned}"
+        self.results.append(answer(self.active.call.structured, self.active.returned))
         self.active = self.refusal = None
         if self.waiting:
             self._begin()

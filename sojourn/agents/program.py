@@ -33,7 +33,8 @@ class Program:
     The episode ends when the world says so, or when the program ends; then, `last_action` is performed first, if there
     is one: a text, in which {reply} is the model's last reply, and {output} what the program printed. Replies are
     sampled as the recipe says. The program has at most `replies` of them, and `seconds`. One that ends before the
-    first reply is a failure of the infrastructure; one that fails later has the info `program_failed`.
+    first reply, or has none in its time, is a failure of the infrastructure; one that fails later has the info
+    `program_failed`.
 
     A `preset` starts a known agent of the command line on the task, and gives it the model and the world's tools:
     Claude Code ("claude"), Codex ("codex"), mini-swe-agent ("mini"), opencode ("opencode") or pi ("pi"), whose programs

@@ -74,8 +74,8 @@ class Python:
     It is given a `Client`, and runs in the process of the training. The episode ends when the world says so, or when
     the function returns; then, `last_action` is performed first, if there is one: a text, in which {reply} is the
     model's last reply, and {output} what the function returned. It has at most `replies` of the model, and `seconds`.
-    One that raises before the first reply is a failure of the infrastructure; one that raises later, also as the
-    model called a tool that is not there, has the info `program_failed`.
+    One that raises before the first reply, or has none in its time, is a failure of the infrastructure; one that raises
+    later, also as the model called a tool that is not there, has the info `program_failed`.
     """
 
     function: str

@@ -17,6 +17,7 @@ from sojourn.protocols import Agent, AgentContext, Seat
 from sojourn.types import Ending, Message, Observation, Role, Tool, ToolCall, Trajectory
 
 REPORT = "report"  # the tool by which an agent that acts returns its result
+READS = "reads"  # the argument of a call that names the earlier calls whose results it is shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +58,16 @@ class SubAgent:
         if isinstance(self.base, Plain) and self.base.choices and self.world == "answers" and not self.results:
             raise ValueError("base.choices = true restricts it to listed results, but it has none: list its `results`")
 
-    def tool(self, name: str) -> Tool:
-        """Returns the tool by which the main agent calls it."""
-        return Tool(name, self.description or self.instruction, _schema("task", self.tasks))
+    def tool(self, name: str, *, reads: bool = False) -> Tool:
+        """Returns the tool by which the main agent calls it, with `reads` where a call may name earlier results."""
+        schema = _schema("task", self.tasks)
+        if reads:
+            schema["properties"][READS] = {
+                "type": "array",
+                "items": {"type": "integer"},
+                "description": "Numbers of earlier results to show it.",
+            }
+        return Tool(name, self.description or self.instruction, schema)
 
     @property
     def report(self) -> Tool:
@@ -68,24 +76,28 @@ class SubAgent:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a sub-agent; `structured` is the tool call that it was, None where it was written as a text."""
+    """A call of a sub-agent; `structured` is the tool call that it was, None where it was written as a text. `reads`
+    are the numbers of the earlier calls whose results it is shown."""
 
     name: str
     task: str
     structured: ToolCall | None
+    reads: tuple[int, ...] = ()
 
 
 @dataclass
 class Called:
-    """One call of a sub-agent: its seat, and how far it has come. `shown` is what it was shown last, which was no
-    refusal, and `said` its last message."""
+    """One call of a sub-agent: its seat, and how far it has come. It is given the task as the text `given`. `shown` is
+    what it was shown last, which was no refusal, `said` its last message, and `returned` its result."""
 
     config: SubAgent
     call: Call
     seat: Seat
+    given: str
     taken: int = 0  # turns
     shown: Observation | None = None
     said: str = ""
+    returned: str = ""
     ending: Ending | None = None  # None: it has not returned
 
     def sees(self, world: Observation, system: tuple[Message, ...], tools: Sequence[Tool]) -> Observation:
@@ -94,7 +106,7 @@ class Called:
         messages = world.messages if acts else ()
         if first:
             kept = [m for m in messages if m.role is not Role.TOOL] if self.config.sees else []
-            messages = _opened(self.call.task, kept)
+            messages = _opened(self.given, kept)
         system = system if acts and self.config.sees else ()
         offered = (*self._allowed(tools), self.config.report) if acts else ()
         choices = (*world.choices, *_written(REPORT, self.config.results)) if acts else self.config.results
@@ -162,17 +174,31 @@ def _with_success(trajectory: Trajectory, success: bool) -> Trajectory:
     return replace(trajectory, turns=(*trajectory.turns[:-1], last))
 
 
-def argument(call: ToolCall, key: str) -> str:
-    """Returns the text that a call gives under its one key; raises `ActionError` where it gives anything else."""
+def argument(call: ToolCall, key: str, *others: str) -> str:
+    """Returns the text that a call gives under its key; raises `ActionError` where it gives anything else, beside the
+    keys that it may have besides."""
     text = call.arguments.get(key)
-    if len(call.arguments) != 1 or not isinstance(text, str) or not text.strip():
+    if set(call.arguments) - {key, *others} or not isinstance(text, str) or not text.strip():
         raise ActionError(f'{call.name} takes one text, which is not empty: call {call.name}({key}="...").')
     return text
 
 
-def written_tasks(name: str, config: SubAgent) -> tuple[str, ...]:
-    """Returns the calls of a sub-agent with its listed tasks, as a text would write them."""
-    return _written(name, config.tasks)
+def numbers_read(call: ToolCall, earlier: int) -> tuple[int, ...]:
+    """Returns the numbers of earlier calls that a call reads; raises `ActionError` where they are not some of the
+    `earlier` ones."""
+    numbers = call.arguments.get(READS, [])
+    known = isinstance(numbers, list | tuple) and all(type(one) is int and 1 <= one <= earlier for one in numbers)
+    if not known or len(set(numbers)) < len(numbers):
+        there = f"a list of numbers from 1 to {earlier}, each once" if earlier else "none, as there are no results yet"
+        raise ActionError(f"{call.name} reads {repr(numbers)[:60]}: expected {there}.")
+    return tuple(numbers)
+
+
+def written_tasks(name: str, config: SubAgent, reads: Sequence[Sequence[int]] = ((),)) -> tuple[str, ...]:
+    """Returns the calls of a sub-agent with its listed tasks, as a text would write them, each with each of the lists
+    of earlier results."""
+    ends = [f", {list(numbers)}" if numbers else "" for numbers in reads]
+    return tuple(f"{name}({task!r}{end})" for task in config.tasks for end in ends)
 
 
 def _written(name: str, texts: Sequence[str]) -> tuple[str, ...]:

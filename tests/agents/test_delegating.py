@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from delegated import GO, Errand, Says, agent_of, call, episode_of, played, report
@@ -19,7 +20,7 @@ from sojourn.protocols import AgentContext
 from sojourn.rollout.limits import Limits
 from sojourn.rollout.play import play
 from sojourn.timeline import Timeline
-from sojourn.types import Credit, Ending, Group, Message, Observation, Role, SamplingParams, Trajectory
+from sojourn.types import Credit, Ending, Group, Message, Observation, Role, SamplingParams, ToolCall, Trajectory
 
 THINKER = SubAgent(instruction="THINK")
 WALKER = SubAgent(instruction="WALK", world="acts", turns=3)
@@ -188,6 +189,54 @@ async def test_listed_actions_are_those_of_the_world_and_the_calls():
     offered = [[renderer().parse(list(tokens)).text for tokens in asked.choices] for asked in sampler.asked]
     main = ["a", "end", "thinker('left')", "walker('on')"]
     assert offered == [main, ["yes", "no"], main, ["a", "end", "report('done')"], main]
+
+
+def reading(name: str, task: str, *numbers: Any) -> Message:
+    return Message(Role.ASSISTANT, calls=(ToolCall(name, {"task": task, "reads": list(numbers)}),))
+
+
+async def test_in_a_graph_a_call_is_shown_the_results_that_it_reads():
+    several = Message(Role.ASSISTANT, calls=reading("thinker", "c", 2).calls + reading("walker", "d", 3, 1).calls)
+    trajectories, sampler = await played(
+        agent_of(BOTH, graph=True),
+        call("thinker", "a"), "one", call("thinker", "b"), "two", several, "three", report("four"), "end",
+    )  # fmt: skip
+    assert [one.agent for one in trajectories] == ["agent", "thinker", "thinker", "thinker", "walker"]
+    assert "<tool_response>\nResult 1, of thinker: one\n</tool_response>" in seen(sampler, 2)
+    assert "<|im_start|>user\nb<|im_end|>" in seen(sampler, 3)
+    assert "<|im_start|>user\nResult 2, of thinker: two\n\nc<|im_end|>" in seen(sampler, 5)
+    both = "<|im_start|>user\nResult 3, of thinker: three\n\nResult 1, of thinker: one\n\nd\n\nplace 0<|im_end|>"
+    assert both in seen(sampler, 6)
+    assert "Result 4, of walker: four" in seen(sampler, 7)
+    assert '"reads"' in seen(sampler, 0)
+
+
+@pytest.mark.parametrize("numbers", [[2], [0], [1, 1], ["1"], [True], [1.0]])
+async def test_a_call_that_reads_what_is_not_there_is_refused(numbers):
+    script = (call("thinker", "a"), "one", reading("thinker", "b", *numbers), "end")
+    trajectories, sampler = await played(agent_of(BOTH, graph=True), *script)
+    assert [len(one.turns) for one in trajectories] == [3, 1]
+    assert "expected a list of numbers from 1 to 1, each once." in seen(sampler, 3)
+
+
+async def test_nothing_can_be_read_at_first_nor_outside_of_a_graph():
+    trajectories, sampler = await played(agent_of(BOTH, graph=True), reading("thinker", "a", 1), "end")
+    assert len(trajectories) == 1
+    assert "expected none, as there are no results yet" in seen(sampler, 1)
+    trajectories, sampler = await played(agent_of(BOTH), reading("thinker", "a"), "end")
+    assert len(trajectories) == 1
+    assert '"reads"' not in seen(sampler, 0)
+
+
+async def test_a_call_of_a_graph_may_be_written_as_text_and_be_listed():
+    listed = replace(THINKER, tasks=("left",), results=("yes", "no"))
+    agent = agent_of({"thinker": listed}, graph=True, base=Plain(choices=True))
+    script = ("thinker('left')", "yes", "thinker('left', [1])", "no", "thinker('left', [1, 2])", "no", "end")
+    trajectories, sampler = await played(agent, *script, env=Errand(choices=("end",)))
+    assert len(trajectories) == 4
+    assert "<|im_start|>user\nResult 1, of thinker: yes\n\nResult 2, of thinker: no\n\nleft" in seen(sampler, 5)
+    offered = [renderer().parse(list(tokens)).text for tokens in sampler.asked[4].choices]
+    assert offered == ["end", *(f"thinker('left'{reads})" for reads in ("", ", [1]", ", [2]", ", [1, 2]"))]
 
 
 async def test_a_sub_agent_whose_context_is_full_ends_alone():

@@ -60,6 +60,10 @@ async def goes_on(client):
     await asyncio.sleep(3600)
 
 
+async def asks_nothing(client):
+    await asyncio.sleep(3600)
+
+
 async def two_at_once(client):
     """Sends two actions and ends, before either is answered."""
     await asks(client, "Hi")
@@ -127,6 +131,11 @@ async def test_a_call_that_is_none_is_a_failure_of_the_policy(function, error):
 async def test_it_ends_with_its_time():
     episode, *_ = await played("goes_on", replies(said("Hi")), seconds=1.0)
     assert episode.trajectories[0].ending is Ending.TIME
+
+
+async def test_one_that_asks_nothing_in_its_time_is_a_failure_of_the_infrastructure():
+    episode, *_ = await played("asks_nothing", replies(), seconds=0.2)
+    assert "went on for 0.2 s, as long as it may, and the model gave it no reply" in str(episode.error)
 
 
 def test_only_asynchronous_functions_act():

@@ -97,7 +97,12 @@ class ProgramSeat:
         elif observation is not self.refused:
             self.running.site.port.show(observation)
         session = self.running.session
-        action = await self.running.action()
+        try:
+            action = await self.running.action()
+        except BudgetError:
+            if session.turns:
+                raise
+            raise InfrastructureError(self._without_reply(self.running.site)) from None
         if action is None:
             await session.settled()
             message, self.turn = self._last(self.running), len(session.turns) - 1
@@ -155,6 +160,13 @@ class ProgramSeat:
         browsed = None if browser is None else loop.create_task(browser.browsed())
         program = loop.create_task(_run(self.run, site))
         return Running(session, site, program, loop.time() + self.bounds.seconds, browsed)
+
+    def _without_reply(self, site: Site) -> str:
+        printed = _told(Exit(0, site.output.text, site.errors.text))
+        return (
+            f"the program went on for {self.bounds.seconds:g} s, as long as it may, and the model gave it no reply"
+            f"{printed}: expected one that asks the model at its base URL; it may be given more `seconds`"
+        )
 
     def _last(self, running: Running) -> Message:
         """Returns the action that is performed where a program has ended by itself."""
