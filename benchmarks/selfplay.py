@@ -223,7 +223,7 @@ def main(given: Sequence[str]) -> None:
     options = parser.parse_args(given)
     if unknown := set(options.variants) - set(VARIANTS):
         parser.error(f"no variant {sorted(unknown)[0]}: choose among {', '.join(VARIANTS)}")
-    whole = options.add or options.variants == list(VARIANTS) and set(options.seeds) >= set(SEEDS)
+    whole = options.add or (options.variants == list(VARIANTS) and set(options.seeds) >= set(SEEDS))
     options.folder.mkdir(parents=True, exist_ok=True)
     for game in options.game or GAMES:
         if options.dry:
