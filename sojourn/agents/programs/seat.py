@@ -211,10 +211,10 @@ def _printed(output: str, errors: str) -> dict[str, str]:
 
 async def _run(run: Run, site: Site) -> Exit:
     """Runs a program. A function that raises has failed, and with it the policy, whose call it may be that is refused;
-    failures of the infrastructure and of the configuration are raised."""
+    the end of its time, and failures of the infrastructure and of the configuration, are raised."""
     try:
         return await run(site)
-    except (ConfigError, InfrastructureError):
+    except (BudgetError, ConfigError, InfrastructureError):
         raise
     except Exception as error:
         return Exit(1, errors=f"{type(error).__name__}: {error}")
