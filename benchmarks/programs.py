@@ -26,6 +26,7 @@ cores.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
@@ -97,6 +98,7 @@ def main(given: Sequence[str]) -> None:
     parser.add_argument("--workers", type=int, default=2, help="trainings at once, of one thread each")
     parser.add_argument("--clients", type=Path, default=HERE.parent / ".venvs" / "clients")
     parser.add_argument("--folder", type=Path, help="(default: one for each setting, for temporary files)")
+    parser.add_argument("--add", action="store_true", help="write the result, with the other variants that it has")
     parser.add_argument("--dry", action="store_true", help="build every recipe, run nothing")
     options = parser.parse_args(given)
     setting = SETTINGS[options.setting]
@@ -105,7 +107,7 @@ def main(given: Sequence[str]) -> None:
         known = ", ".join(setting.variants)
         parser.error(f"{options.setting} has no variant {sorted(unknown)[0]}: choose among {known}")
     names = [name for name in setting.variants if name in (BASE, *chosen)]
-    whole = len(names) == len(setting.variants) and set(seeds) >= set(setting.seeds)
+    whole = (options.add or len(names) == len(setting.variants)) and set(seeds) >= set(setting.seeds)
     if FRAMEWORK in names:
         find_framework(options.clients)
     folder = (options.folder or Path(tempfile.gettempdir()) / f"sojourn-{setting.name}").resolve()
@@ -114,6 +116,10 @@ def main(given: Sequence[str]) -> None:
         dry(setting.bakeoff, names, folder)
         return
     done = bake(setting.bakeoff, names, seeds, folder, options.workers)
+    if options.add:
+        kept = json.loads((RESULTS / f"{setting.name}.json").read_text())["figures"]["runs"]
+        runs = kept | done["runs"]
+        done["runs"] = {name: runs[name] for name in setting.variants if name in runs}
     found = {"summary": summary(BASE, done["runs"]), **done}
     print(told(BASE, found), flush=True)
     print(write(setting.name, found, "openai", "openai-agents", folder=RESULTS if whole else folder))
