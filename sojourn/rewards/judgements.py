@@ -168,18 +168,33 @@ class Bench:
                 failure, attempt = str(error), attempt + 1
         raise RewardError(
             f"the judge '{config.model}' gave no verdict for task {self.group.task.id} in {attempt} answers: "
-            f"{failure}; look at them with sojourn show, and raise the judge's max_tokens or ask a stronger model"
+            f"{failure}; look at them with sojourn show, and raise the judge's max_tokens or ask a stronger model",
+            question.about if len(question.about) == 1 else (),
         )
 
 
 async def together(works: Sequence[Awaitable[T]]) -> list[T]:
-    """Returns the results of works that go on at the same time; where one fails, the others are cancelled."""
-    tasks = [asyncio.ensure_future(work) for work in works]
+    """Returns the results of works that go on at the same time. Where one fails, the others are cancelled, but where
+    some have no verdict on one episode each, the others end, and one `RewardError` names all these episodes."""
+    tasks = [asyncio.ensure_future(_or_episodes(work)) for work in works]
     try:
-        return await asyncio.gather(*tasks)
+        found = await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()
+    if failed := [one for one in found if isinstance(one, RewardError)]:
+        raise RewardError(str(failed[0]), tuple(dict.fromkeys(id for one in failed for id in one.episodes)))
+    return [one for one in found if not isinstance(one, RewardError)]
+
+
+async def _or_episodes(work: Awaitable[T]) -> T | RewardError:
+    """Returns the result of a work, or the error that names the episodes without a verdict."""
+    try:
+        return await work
+    except RewardError as error:
+        if not error.episodes:
+            raise
+        return error
 
 
 async def scored(bench: Bench, reference: str = "") -> dict[int, Judgement]:

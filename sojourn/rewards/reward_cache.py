@@ -86,13 +86,25 @@ def _key(group: Group) -> tuple[str, ...]:
 
 
 async def scored_or_failed(score: Callable[[Group], Awaitable[list[Score]]], group: Group) -> tuple[Group, list[Score]]:
-    """Returns a group and its scores. Where its reward gave no answer, its episodes have that as their error, as those
-    of a world that failed do, and there are no scores."""
+    """Returns a group and its scores. Where its reward gave no answer, the episodes without one have that as their
+    error, as those of a world that failed do; where these are not all, the others are scored without them."""
     try:
         return group, await score(group)
     except RewardError as error:
-        failed = [e if e.error is not None else replace(e, error=recorded(error)) for e in group.episodes]
-        return replace(group, episodes=tuple(failed)), []
+        left = _failed(group, error)
+        if not left.trajectories:
+            return left, []
+    return await scored_or_failed(score, left)
+
+
+def _failed(group: Group, error: RewardError) -> Group:
+    """Returns a group in which the episodes that an error names have it, and all of them where it names none, or where
+    they branch, so that one has turns of another."""
+    whole = {episode.id for episode in group.episodes if episode.error is None}
+    branched = any(episode.branch is not None for episode in group.episodes)
+    named = whole if branched else whole.intersection(error.episodes) or whole
+    failed = [replace(e, error=recorded(error)) if e.id in named else e for e in group.episodes]
+    return replace(group, episodes=tuple(failed))
 
 
 async def _asked(reward: Reward, group: Group) -> list[Score]:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from sojourn.errors import ConfigError, RewardError
 from sojourn.models.asking import Answer, AskedModels, TooLongError
 from sojourn.rewards.judge import Criterion, Judge
 from sojourn.rewards.native import Native
-from sojourn.rewards.reward_cache import score_group
+from sojourn.rewards.reward_cache import score_group, scored_or_failed
 from sojourn.rewards.transcripts import Evidence, code_of, written
 from sojourn.rewards.verdicts import Form, Scale, UnreadableError
 from sojourn.types import Ending, Group, Message, Role, Trajectory
@@ -328,6 +329,22 @@ async def test_what_stays_unreadable_is_a_failure_and_never_a_0():
     with pytest.raises(RewardError, match=r"gave no verdict for task .* in 3 answers: it does not end with a JSON obj"):
         await judged(model, group(line("1")), retries=2)
     assert len(model.asked) == 3
+
+
+async def test_one_answer_that_stays_unreadable_costs_its_own_episode_alone():
+    model = Scripted(lambda body: "I like it." if number(body) == [7.0] else {"score": number(body)[0]})
+    reward = Judge(retries=1, samples=2, temperature=1.0).bind_models(AskedModels({"policy": model}))
+    left, scores = await scored_or_failed(partial(score_group, reward), GROUP)
+    assert [(one.error or "")[:43] for one in left.episodes] == ["", "RewardError: the judge 'policy' gave no ver", ""]
+    assert [score.total for score in scores] == [pytest.approx(0.2), pytest.approx(0.5)]
+    assert len(left.trajectories) == 2
+
+
+async def test_where_episodes_are_compared_an_unreadable_answer_costs_the_group():
+    model = Scripted(lambda body: "I like it." if {2.0, 7.0} == set(number(body)) else {"better": "A"})
+    reward = Judge(mode="pairwise", retries=0).bind_models(AskedModels({"policy": model}))
+    left, scores = await scored_or_failed(partial(score_group, reward), GROUP)
+    assert (left.trajectories, scores) == ((), [])
 
 
 INJECTIONS = {

@@ -9,7 +9,7 @@ from cases import group, paid, trajectory
 from sojourn.errors import ConfigError, InfrastructureError, RewardError
 from sojourn.rewards import reward_cache
 from sojourn.rewards.reward_cache import RewardCache
-from sojourn.types import Score
+from sojourn.types import Branch, Score
 
 
 class Says:
@@ -90,6 +90,21 @@ async def test_a_judge_whose_server_fails_is_asked_again_and_named_where_it_stay
     assert scores == []
     assert failed.trajectories == ()
     assert all("RewardError: the reward" in str(episode.error) for episode in failed.episodes)
+
+
+async def test_only_episodes_that_an_error_names_fail_but_where_plays_branch():
+    made = group(trajectory([1]), trajectory([1]), trajectory([1]))
+    named = RewardError("no verdict", (made.episodes[1].id, "of another group"))
+    cache = RewardCache(Flaky(named, 1))
+    left, scores = await reward_cache.scored_or_failed(cache.score, made)
+    assert [episode.error is None for episode in left.episodes] == [True, False, True]
+    assert [score.total for score in scores] == [1.0, 1.0]
+    assert await cache.score(left) == scores
+    assert cache.reward.calls == 2
+    first = made.episodes[0]
+    branches = (first, replace(made.episodes[1], branch=Branch(first.id, (0,))), made.episodes[2])
+    left, scores = await reward_cache.scored_or_failed(Flaky(named, 1), replace(made, episodes=branches))
+    assert (left.trajectories, scores) == ((), [])
 
 
 async def test_an_error_in_the_code_of_a_judge_stops_at_once():
