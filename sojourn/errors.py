@@ -67,7 +67,7 @@ class RankError(InfrastructureError):
 
 class RewardError(InfrastructureError):
     """A server that a reward asks, such as that of a judge, gave no answer: the episodes that it was to judge are not
-    trained on. Where it judges each alone, `episodes` names those that have no answer; else they are all of the group."""
+    trained on. Where it judges each alone, `episodes` names those without an answer; else they are all of the group."""
 
     def __init__(self, message: str, episodes: tuple[str, ...] = ()) -> None:
         super().__init__(message)

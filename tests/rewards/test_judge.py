@@ -341,7 +341,7 @@ async def test_one_answer_that_stays_unreadable_costs_its_own_episode_alone():
 
 
 async def test_where_episodes_are_compared_an_unreadable_answer_costs_the_group():
-    model = Scripted(lambda body: "I like it." if {2.0, 7.0} == set(number(body)) else {"better": "A"})
+    model = Scripted(lambda body: "I like it." if {2.0, 7.0} == set(number(body)) else {"better": "tie"})
     reward = Judge(mode="pairwise", retries=0).bind_models(AskedModels({"policy": model}))
     left, scores = await scored_or_failed(partial(score_group, reward), GROUP)
     assert (left.trajectories, scores) == ((), [])
