@@ -89,7 +89,9 @@ class Proposing:
         return self.proposals.make(task) if task.env == PROPOSING else self.world.make(task)
 
     def bounds(self, like: Task) -> Mapping[str, Bounds]:
-        return self.world.bounds(like) if isinstance(self.world, MakesTasks) else {}
+        if like.env == PROPOSING or not isinstance(self.world, MakesTasks):
+            return {}
+        return self.world.bounds(like)
 
     def make_task(self, like: Task, data: Mapping[str, Any], seed: int) -> Task | None:
         return self.world.make_task(like, data, seed) if isinstance(self.world, MakesTasks) else None
@@ -97,7 +99,7 @@ class Proposing:
     def proposal(self, like: Task, examples: Sequence[str], seed: int) -> Task:
         if self.proposals.acted(like) is None:
             self.proposals.reader(like).task_format(like)
-        return Task(PROPOSING, {"like": to_plain(like), "examples": list(examples)}, seed, "train")
+        return _task(like, examples, seed)
 
     def proposed(self, episode: Episode) -> Task | None:
         """Returns the task that an episode of proposing ended with."""
@@ -158,7 +160,7 @@ class Proposals:
         train = self.family.tasks("train")
 
         def make(index: int) -> Task:
-            return Task(PROPOSING, {"like": to_plain(train[index]), "examples": []}, index, "train")
+            return _task(train[index], [], index)
 
         return Generated(make, len(train))
 
@@ -216,6 +218,12 @@ class Proposals:
             return None
         kept = made.tags if isinstance(reader, NumbersAsText) else like.tags
         return replace(made, tags=tuple(dict.fromkeys((*kept, MADE))))
+
+
+def _task(like: Task, examples: Sequence[str], seed: int) -> Task:
+    """Returns the task of proposing one like another, whose data are JSON values alone."""
+    plain = {**to_plain(like), "tags": list(like.tags)}
+    return Task(PROPOSING, {"like": plain, "examples": list(examples)}, seed, "train")
 
 
 def _seed_of(task: Task, text: str) -> int:

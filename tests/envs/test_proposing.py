@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from sojourn.checks.env import check_env
+from sojourn.checks.report import Outcome
 from sojourn.envs.mixed import Mixed
 from sojourn.envs.proposing import MADE, PROPOSING, Proposing
 from sojourn.envs.toy import Toy
@@ -262,3 +264,8 @@ def test_a_world_that_is_proposed_in_by_acting_reads_no_choices_or_limits(keys):
     world = Proposing(world=Counting(), **keys)
     with pytest.raises(ConfigError, match="proposed by acting"):
         world.proposal(world.tasks("train")[0], [], 1)
+
+
+def test_a_world_with_tasks_of_proposing_keeps_what_a_world_promises():
+    report = asyncio.run(check_env(Proposing(world=Toy(levels=3), choices=True, warmup=True), episodes=2))
+    assert [one.promise for one in report.verdicts if one.outcome is Outcome.FAILED] == []

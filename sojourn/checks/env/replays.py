@@ -80,8 +80,9 @@ async def forks(case: Case) -> str:
 
 
 async def state_key(case: Case) -> str:
-    keys = [event.key for play in case.plays for event in play.events]
-    if all(key is None for key in keys):
+    of_plays = [[event.key for event in play.events] for play in case.plays]  # a mixture may have some without keys
+    keys = [key for of_play in of_plays if any(key is not None for key in of_play) for key in of_play]
+    if not keys:
         raise NotOfferedError("no state_key()")
     if wrong := [key for key in keys if not isinstance(key, str)]:
         raise BrokenError(f"state_key() gave {short(wrong[0])}: expected text")
