@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from machine import commit
+from machine import RESULTS, commit
 
 from sojourn import intervals
 from sojourn.config import toml
@@ -155,11 +155,42 @@ def measured(run: Path) -> dict[str, Any]:
 # -- all of them
 
 
-def bake(bakeoff: Bakeoff, variants: Sequence[str], seeds: Sequence[int], folder: Path, workers: int) -> dict[str, Any]:
-    """Returns the runs by variant and seed, of which `workers` are made at once; what fails is said and left out."""
+Runs = Mapping[str, Mapping[str, Any]]  # the figures of trainings, by variant and seed
+
+
+def recorded(name: str) -> Runs:
+    """Returns the runs that a result has already; none where there is no such result."""
+    file = RESULTS / f"{name}.json"
+    figures = json.loads(file.read_text())["figures"] if file.exists() else {"runs": {}}
+    return figures["runs"] if "runs" in figures else {name: of["runs"] for name, of in figures["variants"].items()}
+
+
+def joined(known: Runs, found: Runs, variants: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Returns known runs and new ones together, in the order of the variants and of the seeds."""
+    both = {variant: {**known.get(variant, {}), **found.get(variant, {})} for variant in variants}
+    return {variant: dict(sorted(runs.items(), key=lambda run: int(run[0]))) for variant, runs in both.items() if runs}
+
+
+def missing(known: Runs, variants: Sequence[str], seeds: Sequence[int]) -> list[tuple[str, int]]:
+    """Returns the variants and seeds that are not known, seed by seed."""
+    return [(variant, seed) for seed in seeds for variant in variants if str(seed) not in known.get(variant, {})]
+
+
+def bake(
+    bakeoff: Bakeoff,
+    variants: Sequence[str],
+    seeds: Sequence[int],
+    folder: Path,
+    workers: int,
+    known: Runs | None = None,
+) -> dict[str, Any]:
+    """Returns the runs by variant and seed, of which `workers` are made at once, but for `known` ones; what fails is
+    said and left out."""
+    wanted = missing(known or {}, variants, seeds)
+    seeds = list(dict.fromkeys(seed for _, seed in wanted))
     with ThreadPoolExecutor(workers) as pool:
         warm = list(pool.map(lambda seed: run(Job(bakeoff, WARMUP, seed), folder), seeds))
-        jobs = [Job(bakeoff, variant, seed) for seed in seeds for variant in variants]
+        jobs = [Job(bakeoff, variant, seed) for variant, seed in wanted]
         jobs.sort(key=lambda job: job.variant != bakeoff.base)  # the others may learn from what the base recorded
         count = sum(job.variant == bakeoff.base for job in jobs)
 

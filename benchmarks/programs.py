@@ -26,7 +26,6 @@ cores.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -36,7 +35,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from bakeoff import HERE, WARMUP, Bakeoff, Job, bake, summary, told
+from bakeoff import HERE, WARMUP, Bakeoff, Job, bake, joined, recorded, summary, told
 from machine import RESULTS, write
 
 from sojourn.train.resolve import resolve
@@ -98,7 +97,7 @@ def main(given: Sequence[str]) -> None:
     parser.add_argument("--workers", type=int, default=2, help="trainings at once, of one thread each")
     parser.add_argument("--clients", type=Path, default=HERE.parent / ".venvs" / "clients")
     parser.add_argument("--folder", type=Path, help="(default: one for each setting, for temporary files)")
-    parser.add_argument("--add", action="store_true", help="write the result, with the other variants that it has")
+    parser.add_argument("--add", action="store_true", help="add to the result: what it has is not made again")
     parser.add_argument("--dry", action="store_true", help="build every recipe, run nothing")
     options = parser.parse_args(given)
     setting = SETTINGS[options.setting]
@@ -107,7 +106,8 @@ def main(given: Sequence[str]) -> None:
         known = ", ".join(setting.variants)
         parser.error(f"{options.setting} has no variant {sorted(unknown)[0]}: choose among {known}")
     names = [name for name in setting.variants if name in (BASE, *chosen)]
-    whole = (options.add or len(names) == len(setting.variants)) and set(seeds) >= set(setting.seeds)
+    whole = options.add or (len(names) == len(setting.variants) and set(seeds) >= set(setting.seeds))
+    known = recorded(setting.name) if options.add else {}
     if FRAMEWORK in names:
         find_framework(options.clients)
     folder = (options.folder or Path(tempfile.gettempdir()) / f"sojourn-{setting.name}").resolve()
@@ -115,11 +115,8 @@ def main(given: Sequence[str]) -> None:
     if options.dry:
         dry(setting.bakeoff, names, folder)
         return
-    done = bake(setting.bakeoff, names, seeds, folder, options.workers)
-    if options.add:
-        kept = json.loads((RESULTS / f"{setting.name}.json").read_text())["figures"]["runs"]
-        runs = kept | done["runs"]
-        done["runs"] = {name: runs[name] for name in setting.variants if name in runs}
+    done = bake(setting.bakeoff, names, seeds, folder, options.workers, known)
+    done["runs"] = joined(known, done["runs"], setting.variants)
     found = {"summary": summary(BASE, done["runs"]), **done}
     print(told(BASE, found), flush=True)
     print(write(setting.name, found, "openai", "openai-agents", folder=RESULTS if whole else folder))

@@ -31,8 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bakeoff import HERE, WARMUP, Bakeoff, Job, bake, summary, told
-from experience import short
+from bakeoff import HERE, WARMUP, Bakeoff, Job, Runs, bake, joined, recorded, summary, told
 from machine import RESULTS, write
 
 from sojourn.config import toml
@@ -104,21 +103,18 @@ def proposed(run: Path) -> dict[str, list[float]]:
 
 
 def compared(
-    bakeoff: Bakeoff, names: Sequence[str], seeds: Sequence[int], folder: Path, workers: int
+    bakeoff: Bakeoff, names: Sequence[str], seeds: Sequence[int], folder: Path, workers: int, known: Runs
 ) -> dict[str, Any]:
-    baked = bake(bakeoff, names, seeds, folder, workers)
-    runs = {
+    baked = bake(bakeoff, names, seeds, folder, workers, known)["runs"]
+    found = {
         name: {
-            seed: {**short(of), "proposed": proposed(Job(bakeoff, name, int(seed)).place(folder) / "run")}
-            for seed, of in found.items()
+            seed: {**of, "proposed": proposed(Job(bakeoff, name, int(seed)).place(folder) / "run")}
+            for seed, of in runs.items()
         }
-        for name, found in baked["runs"].items()
+        for name, runs in baked.items()
     }
-    return {
-        "variants": {name: bakeoff.variants[name] for name in names},
-        "summary": summary(BASE, baked["runs"]),
-        "runs": runs,
-    }
+    runs = joined(known, found, list(VARIANTS))
+    return {"variants": {name: bakeoff.variants[name] for name in runs}, "summary": summary(BASE, runs), "runs": runs}
 
 
 def main(given: Sequence[str]) -> None:
@@ -128,12 +124,16 @@ def main(given: Sequence[str]) -> None:
     parser.add_argument("--tokens", type=int, default=TOKENS, help="sampled in each training")
     parser.add_argument("--workers", type=int, default=2, help="trainings at once, of one thread each")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "sojourn-proposers")
+    parser.add_argument("--add", action="store_true", help="add to the result: what it has is not made again")
     parser.add_argument("--dry", action="store_true", help="build every recipe, run nothing")
     options = parser.parse_args(given)
     if unknown := set(options.variants) - set(VARIANTS):
         parser.error(f"no variant {sorted(unknown)[0]}: choose among {', '.join(VARIANTS)}")
     names = [name for name in VARIANTS if name in (BASE, *options.variants)]
     whole = len(names) == len(VARIANTS) and set(options.seeds) >= set(SEEDS) and options.tokens == TOKENS
+    if options.add and options.tokens != TOKENS:
+        parser.error(f"--add with --tokens {options.tokens}: the result has runs of {TOKENS} tokens: leave one out")
+    known = recorded("proposers_toy") if options.add else {}
     options.folder.mkdir(parents=True, exist_ok=True)
     bakeoff = bakeoff_of(options.tokens)
     if options.dry:
@@ -141,9 +141,9 @@ def main(given: Sequence[str]) -> None:
             resolve(Job(bakeoff, variant, 0).tables(options.folder))
             print(f"{variant} can be built")
         return
-    done = compared(bakeoff, names, options.seeds, options.folder.resolve(), options.workers)
+    done = compared(bakeoff, names, options.seeds, options.folder.resolve(), options.workers, known)
     print(told(BASE, done), flush=True)
-    print(write("proposers_toy", done, folder=RESULTS if whole else options.folder))
+    print(write("proposers_toy", done, folder=RESULTS if whole or options.add else options.folder))
 
 
 if __name__ == "__main__":

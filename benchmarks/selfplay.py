@@ -2,6 +2,7 @@
 
     python benchmarks/selfplay.py                                        # all
     python benchmarks/selfplay.py --game kuhn_poker --seeds 0,1 --variants present
+    python benchmarks/selfplay.py --game kuhn_poker --seeds 20,21 --add  # beside what the result has
     python benchmarks/selfplay.py --dry                                  # builds every recipe, runs nothing
 
 Variants differ in who sits opposite: the present policy alone, a pool of its snapshots and the present policy half and
@@ -47,8 +48,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from bakeoff import HERE, execute, trained
-from machine import RESULTS, write
+from bakeoff import HERE, Runs, execute, joined, missing, recorded, trained
+from machine import RESULTS, commit, write
 from test_time_search import EVALUATE
 
 from sojourn import intervals
@@ -184,17 +185,19 @@ def rated(run: Path) -> dict[str, dict[str, list[float]]]:
     }
 
 
-def compared(game: str, variants: Sequence[str], seeds: Sequence[int], folder: Path, workers: int) -> dict[str, Any]:
-    """Returns the figures of a game: of each variant, the mean over seeds with its interval, the worst, and all."""
-    jobs = [Job(game, variant, seed) for seed in seeds for variant in variants]
+def compared(game: Game, jobs: Sequence[Job], known: Runs, folder: Path, workers: int) -> dict[str, Any]:
+    """Returns the figures of a game, of known runs and new ones: of each variant, the mean over seeds with its
+    interval, the worst, and all."""
     with ThreadPoolExecutor(workers) as threads:
-        found = list(threads.map(lambda job: measured(job, folder), jobs))
-    figures: dict[str, Any] = {"measure": GAMES[game].measure, "variants": {}}
-    for variant in variants:
-        runs = {str(job.seed): one for job, one in zip(jobs, found, strict=True) if job.variant == variant}
+        made = list(threads.map(lambda job: {**measured(job, folder), "commit": commit()}, jobs))
+    found: dict[str, dict[str, Any]] = {}
+    for job, one in zip(jobs, made, strict=True):
+        found.setdefault(job.variant, {})[str(job.seed)] = one
+    figures: dict[str, Any] = {"measure": game.measure, "variants": {}}
+    for variant, runs in joined(known, found, list(VARIANTS)).items():
         finals = np.array([one["final"] for one in runs.values()])
         estimate = intervals.mean(finals.tolist())
-        worst = finals.min() if GAMES[game].measure == "no_loss" else finals.max()
+        worst = finals.min() if game.measure == "no_loss" else finals.max()
         figures["variants"][variant] = {
             "mean": [round(float(value), 4) for value in (estimate.mean, estimate.low, estimate.high)],
             "worst": round(float(worst), 4),
@@ -218,7 +221,7 @@ def main(given: Sequence[str]) -> None:
     parser.add_argument("--variants", type=lambda text: text.split(","), default=list(VARIANTS), metavar="A,B")
     parser.add_argument("--workers", type=int, default=2, help="trainings at once, of one thread each")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "sojourn-selfplay")
-    parser.add_argument("--add", action="store_true", help="write the result, beside the variants that it has already")
+    parser.add_argument("--add", action="store_true", help="add to the result: what it has is not made again")
     parser.add_argument("--dry", action="store_true", help="build every recipe, run nothing")
     options = parser.parse_args(given)
     if unknown := set(options.variants) - set(VARIANTS):
@@ -231,9 +234,9 @@ def main(given: Sequence[str]) -> None:
                 resolve(Job(game, variant, 0).tables())
                 print(f"{game}: {variant} can be built")
             continue
-        figures = compared(game, options.variants, options.seeds, options.folder.resolve(), options.workers)
-        if options.add and (kept := RESULTS / f"selfplay_{game}.json").exists():
-            figures["variants"] = json.loads(kept.read_text())["figures"]["variants"] | figures["variants"]
+        known = recorded(f"selfplay_{game}") if options.add else {}
+        jobs = [Job(game, variant, seed) for variant, seed in missing(known, options.variants, options.seeds)]
+        figures = compared(GAMES[game], jobs, known, options.folder.resolve(), options.workers)
         print(told(game, figures), flush=True)
         print(write(f"selfplay_{game}", figures, "open-spiel", folder=RESULTS if whole else options.folder))
 

@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from bakeoff import HERE, trained
-from machine import RESULTS, write
+from bakeoff import HERE, Runs, joined, missing, recorded, trained
+from machine import RESULTS, commit, write
 
 from sojourn import intervals
 from sojourn.config import toml
@@ -98,14 +98,16 @@ def measured(job: Job, folder: Path) -> dict[str, Any]:
     return found
 
 
-def compared(variants: Sequence[str], seeds: Sequence[int], tokens: int, folder: Path, workers: int) -> dict[str, Any]:
-    """Returns the figures: of each variant, the mean reward over seeds with its interval, and all runs."""
-    jobs = [Job(variant, seed, tokens) for seed in seeds for variant in variants]
+def compared(jobs: Sequence[Job], known: Runs, tokens: int, folder: Path, workers: int) -> dict[str, Any]:
+    """Returns the figures, of known runs and new ones: of each variant, the mean reward over seeds with its interval,
+    and all runs."""
     with ThreadPoolExecutor(workers) as threads:
-        found = list(threads.map(lambda job: measured(job, folder), jobs))
+        made = list(threads.map(lambda job: {**measured(job, folder), "commit": commit()}, jobs))
+    found: dict[str, dict[str, Any]] = {}
+    for job, one in zip(jobs, made, strict=True):
+        found.setdefault(job.variant, {})[str(job.seed)] = one
     figures: dict[str, Any] = {"tokens": tokens, "variants": {}}
-    for variant in variants:
-        runs = {str(job.seed): one for job, one in zip(jobs, found, strict=True) if job.variant == variant}
+    for variant, runs in joined(known, found, list(VARIANTS)).items():
         estimate = intervals.mean([one["reward"] for one in runs.values()])
         mean = [round(float(value), 4) for value in (estimate.mean, estimate.low, estimate.high)]
         figures["variants"][variant] = {"mean": mean, "runs": runs}
@@ -127,6 +129,7 @@ def main(given: Sequence[str]) -> None:
     parser.add_argument("--tokens", type=int, default=TOKENS, help="sampled tokens of each training")
     parser.add_argument("--workers", type=int, default=2, help="trainings at once, of one thread each")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "sojourn-sub-agents")
+    parser.add_argument("--add", action="store_true", help="add to the result: what it has is not made again")
     parser.add_argument("--dry", action="store_true", help="build every recipe, run nothing")
     options = parser.parse_args(given)
     if unknown := set(options.variants) - set(VARIANTS):
@@ -136,11 +139,15 @@ def main(given: Sequence[str]) -> None:
             resolve(Job(variant, 0, options.tokens).tables())
             print(f"{variant} can be built")
         return
+    if options.add and options.tokens != TOKENS:
+        parser.error(f"--add with --tokens {options.tokens}: the result has runs of {TOKENS} tokens: leave one out")
+    known = recorded("sub_agents") if options.add else {}
     whole = options.variants == list(VARIANTS) and set(options.seeds) >= set(SEEDS) and options.tokens >= TOKENS
     options.folder.mkdir(parents=True, exist_ok=True)
-    figures = compared(options.variants, options.seeds, options.tokens, options.folder.resolve(), options.workers)
+    jobs = [Job(variant, seed, options.tokens) for variant, seed in missing(known, options.variants, options.seeds)]
+    figures = compared(jobs, known, options.tokens, options.folder.resolve(), options.workers)
     print(told(figures), flush=True)
-    print(write("sub_agents", figures, folder=RESULTS if whole else options.folder))
+    print(write("sub_agents", figures, folder=RESULTS if whole or options.add else options.folder))
 
 
 if __name__ == "__main__":

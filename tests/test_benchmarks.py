@@ -105,6 +105,25 @@ def test_a_bake_off_goes_on_where_it_was_killed(tmp_path, monkeypatch):
     assert len(began) == 9  # another recipe: done again
 
 
+def test_what_a_result_has_is_not_made_again_and_stands_beside_what_is_new(tmp_path, monkeypatch):
+    began: list[str] = []
+    monkeypatch.setattr(bakeoff, "execute", lambda command: began.append(Path(command[4]).parent.name))
+    monkeypatch.setattr(bakeoff, "measured", lambda run: made(50, 0.5, 2.0))
+    monkeypatch.setattr(bakeoff, "RESULTS", tmp_path / "results")
+    assert bakeoff.recorded("credit") == {}
+    (tmp_path / "results").mkdir()
+    figures = {"runs": {"grpo": {"0": made(1, 0.1, 2.0), "10": made(10, 0.1, 2.0)}, "sapo": {"2": made(2, 0.1, 2.0)}}}
+    (tmp_path / "results" / "credit.json").write_text(json.dumps({"figures": figures}))
+    known = bakeoff.recorded("credit")
+    found = bakeoff.bake(CREDIT, ["grpo", "rloo"], [0, 1], tmp_path, 1, known)["runs"]
+    assert [name.split("-")[0] for name in began] == [".warmup", ".warmup", ".grpo", ".rloo", ".rloo"]
+    both = bakeoff.joined(known, found, ["grpo", "rloo", "sapo", "opo"])
+    assert {name: list(runs) for name, runs in both.items()} == {
+        "grpo": ["0", "1", "10"], "rloo": ["0", "1"], "sapo": ["2"],
+    }  # fmt: skip
+    assert both["grpo"]["0"] == known["grpo"]["0"]
+
+
 def test_the_picture_is_drawn_from_the_figures_alone(tmp_path):
     runs = {name: {str(s): made(40 + s, 0.4, 2.0) for s in range(2)} for name in ("grpo", "gigpo", "sapo")}
     methods = {name: METHODS[name] for name in runs}
