@@ -1,10 +1,11 @@
 """Which release answers: what is offered is tried, serves, is watched, and is taken back by what people say."""
 
+import contextlib
 from dataclasses import dataclass, field
 
 import pytest
 
-from sojourn.errors import ModelError
+from sojourn.errors import ModelError, RecordError
 from sojourn.live.gate import FREEZE, OFFERED, Gate
 from sojourn.live.store import LiveStore
 from sojourn.serving.served_releases import ServedReleases
@@ -32,6 +33,8 @@ def released(folder, **gate):
     def opens(release):
         if release.folder.name == "broken":
             raise ModelError("its weights are damaged")
+        if release.folder.name == "cut short":
+            raise EOFError("Ran out of input")
         made[release.number] = Opened()
         return made[release.number]
 
@@ -315,8 +318,88 @@ async def test_nothing_changes_while_it_is_frozen_and_a_damaged_release_is_left_
     await releases.poll()
     assert kinds(store) == [("serving", 0), ("frozen", 0), ("thawed", 0), ("failed", 1)]
     assert "its weights are damaged" in store.events()[-1].reason
+    offer(store, "cut short")
+    await releases.poll()
+    assert "Ran out of input" in store.events()[-1].reason
     assert releases.serving == 0
     await releases.close()
+
+
+async def test_a_release_that_was_left_out_is_not_tried_after_a_restart(tmp_path):
+    releases, store, _ = released(tmp_path)
+    offer(store)
+    await releases.begin()
+    offer(store)
+    offer(store)
+    await releases.poll()
+    assert releases.tried == 2
+    again, _, _ = released(tmp_path)  # it was killed during the trial, which begins anew
+    await again.begin()
+    await again.poll()
+    assert again.tried == 2
+    said(store, 0, [1.0, 0.9] * 2)
+    said(store, 2, [-1.0, -0.9] * 2)
+    await again.poll()
+    assert kinds(store)[-1] == ("rolled back", 2)
+    last, _, _ = released(tmp_path)
+    await last.begin()
+    await last.poll()
+    assert (last.serving, last.tried) == (0, None)
+
+
+async def test_a_rollback_is_written_down_whole_or_not_at_all(tmp_path, monkeypatch):
+    """A service that is killed between, or finds the disk full, never begins again with what was rolled back."""
+    releases, store, _ = released(tmp_path, canary_share=0)
+    offer(store)
+    await releases.begin()
+    said(store, 0, [1.0, 0.8, 1.0, 0.9])
+    offer(store)
+    await releases.poll()
+    said(store, 1, [0.0, 0.1, 0.0, 0.1])
+    written, add_events = [], LiveStore.add_events
+
+    def fill(self, *events, of=None):
+        if written:
+            raise RecordError("the disk is full")
+        written.append(events)
+        add_events(self, *events, of=of)
+
+    monkeypatch.setattr(LiveStore, "add_events", fill)
+    with contextlib.suppress(RecordError):
+        await releases.poll()
+    monkeypatch.undo()
+    again, _, _ = released(tmp_path)
+    await again.begin()
+    assert again.serving == 0
+
+
+async def test_what_cannot_be_written_down_is_not_done(tmp_path, monkeypatch):
+    releases, store, _ = released(tmp_path)
+    offer(store)
+    await releases.begin()
+    offer(store)
+    await releases.poll()
+
+    def full(self, *events, of=None):
+        raise RecordError("the disk is full")
+
+    async def poll_with_a_full_disk():
+        with monkeypatch.context() as patched, pytest.raises(RecordError):
+            patched.setattr(LiveStore, "add_events", full)
+            await releases.poll()
+
+    said(store, 0, [0.5] * 4)
+    said(store, 1, [0.5] * 4)
+    await poll_with_a_full_disk()
+    assert (releases.serving, releases.tried, releases.previous) == (0, 1, None)
+    await releases.poll()
+    assert (releases.serving, releases.tried, releases.previous) == (1, None, 0)
+    said(store, 0, [0.5, 0.6] * 2)
+    said(store, 1, [-0.5, -0.6] * 2)
+    await poll_with_a_full_disk()
+    assert (releases.serving, releases.previous) == (1, 0)
+    await releases.poll()
+    assert (releases.serving, releases.previous) == (0, None)
 
 
 @pytest.fixture(autouse=True)
