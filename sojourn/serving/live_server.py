@@ -35,7 +35,7 @@ from sojourn.types import Message
 
 POLL_S = 1.0
 PERSONAL = [  # what is masked before the model reads it: addresses of e-mail, numbers of cards, of accounts, of phones
-    (re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]+\w"), "<email>"),
+    (re.compile(r"[\w.+-]{1,64}@[\w-]+\.[\w.-]+\w"), "<email>"),
     (re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}\b"), "<iban>"),
     (re.compile(r"\b(?:\d[ -]?){13,19}\b"), "<card>"),
     (re.compile(r"(?<!\w)\+\d[\d ()/-]{7,}\d"), "<phone>"),
@@ -93,7 +93,7 @@ def _masked(message: Message, mask: Callable[[str], str]) -> Message:
     return replace(message, text=mask(message.text))
 
 
-def _mask() -> Callable[[str], str]:
+def masks_private() -> Callable[[str], str]:
     """Returns what masks keys, and addresses and numbers of persons."""
     without_keys = masker()
 
@@ -148,7 +148,7 @@ class LiveServer(Server):
     ) -> None:
         assert releases.serving is not None
         self.releases, self.store, self.keeping, self.remove = releases, store, keeping, remove
-        self.mask = _mask()
+        self.mask = masks_private()
         self.people: dict[str, Guest] = {}  # by session
         self.tell: Callable[[str], None] = lambda line: None
         self.told = len(store.events())  # of which a line was told, or that were before

@@ -1,9 +1,11 @@
 """The live server over HTTP: consent, feedback, what is masked, what is forgotten; and that what is kept is exact."""
 
 import asyncio
+import time
 
 import pytest
 
+from sojourn.serving.live_server import masks_private
 from tests.live_site import HELLO, Site
 
 
@@ -258,3 +260,12 @@ async def test_what_is_no_whole_text_is_refused(tmp_path):
             answer = await site.http.post(f"/s/a/{path}", content=body)
             assert answer.status_code == 400
             assert "the body cannot be written as JSON" in answer.json()["error"]["message"]
+
+
+def test_long_texts_are_masked_in_time_that_grows_with_their_length():
+    mask = masks_private()
+    for piece in ("a", "a.", "+1", "1 "):
+        began = time.process_time()
+        mask(piece * (20_000 // len(piece)))
+        assert time.process_time() - began < 1.0
+    assert mask("to a@b.co+c@d.org, " + "x" * 64 + "@example.org.") == "to <email><email>, <email>."
