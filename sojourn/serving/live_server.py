@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.requests import Request
@@ -19,27 +17,18 @@ from starlette.routing import Route
 
 from sojourn.errors import cause
 from sojourn.gateway.bodies import json_object, read_body
-from sojourn.gateway.known_texts import MasksOnce
 from sojourn.gateway.reading import Field
-from sojourn.gateway.request_notes import READ_BODY, cut
-from sojourn.gateway.requests import Api, ChatRequest, Reply, ReplyStream, RequestError
+from sojourn.gateway.requests import Api, Reply, RequestError
 from sojourn.gateway.server import CHAT, answering
 from sojourn.gateway.session import Session
 from sojourn.live.facts import Traffic
 from sojourn.live.store import LiveStore
-from sojourn.secrets import masker
+from sojourn.serving.private import MaskedApi, as_text, masks_private, without_private
 from sojourn.serving.served_releases import ServedReleases
 from sojourn.serving.server import Address, Server, Service, say
 from sojourn.serving.watched import Seen
-from sojourn.types import Message
 
 POLL_S = 1.0
-PERSONAL = [  # what is masked before the model reads it: addresses of e-mail, numbers of cards, of accounts, of phones
-    (re.compile(r"[\w.+-]{1,64}@[\w-]+\.[\w.-]+\w"), "<email>"),
-    (re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}\b"), "<iban>"),
-    (re.compile(r"\b(?:\d[ -]?){13,19}\b"), "<card>"),
-    (re.compile(r"(?<!\w)\+\d[\d ()/-]{7,}\d"), "<phone>"),
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,69 +54,6 @@ class Guest:
     again: bool
     kept: int = 0
     touched: float = field(default_factory=time.monotonic)
-
-
-@dataclass(frozen=True)
-class MaskedApi:
-    """Reads as another API does, and masks what is private in the messages: so what is kept is what was sampled from,
-    and holds none of it."""
-
-    api: Api
-    mask: Callable[[str], str]
-
-    def read(self, body: Mapping[str, Any]) -> ChatRequest:
-        asked = self.api.read(body)
-        return replace(asked, messages=tuple(_masked(message, self.mask) for message in asked.messages))
-
-    def whole(self, request: ChatRequest, replies: Sequence[Reply]) -> Mapping[str, Any]:
-        return self.api.whole(request, replies)
-
-    def stream(self, request: ChatRequest) -> ReplyStream:
-        return self.api.stream(request)
-
-    def error(self, error: RequestError) -> Mapping[str, Any]:
-        return self.api.error(error)
-
-
-def _masked(message: Message, mask: Callable[[str], str]) -> Message:
-    return replace(message, text=mask(message.text))
-
-
-def masks_private() -> Callable[[str], str]:
-    """Returns what masks keys, and addresses and numbers of persons."""
-    without_keys = masker()
-
-    def mask(text: str) -> str:
-        text = without_keys(text)
-        for pattern, name in PERSONAL:
-            text = pattern.sub(name, text)
-        return text
-
-    return MasksOnce(mask)
-
-
-def _without_private(mask: Callable[[str], str]) -> Callable[[bytes], str]:
-    """Returns what makes of a body JSON in which every text is masked, as an escaped letter could hide what is private;
-    of one that is no JSON, a text that is masked."""
-
-    def masked(value: Any) -> Any:
-        if isinstance(value, str):
-            return mask(cut(value, READ_BODY))
-        if isinstance(value, Mapping):
-            return {masked(name): masked(one) for name, one in value.items()}
-        return [masked(one) for one in value] if isinstance(value, list) else value
-
-    def clean(body: bytes) -> str:
-        try:
-            return json.dumps(masked(json.loads(body)), ensure_ascii=False)
-        except ValueError:
-            return masked(_as_text(body))
-
-    return clean
-
-
-def _as_text(body: bytes) -> str:
-    return body.decode(errors="replace")
 
 
 class LiveServer(Server):
@@ -171,7 +97,7 @@ class LiveServer(Server):
             self.traffic.clear()
 
     def clean(self) -> Callable[[bytes], str]:
-        return _without_private(self.mask) if self.keeping.mask else _as_text
+        return without_private(self.mask) if self.keeping.mask else as_text
 
     def new_session(self, key: str) -> Session:
         number, again = self.releases.choose(key), self.store.session(key) is not None

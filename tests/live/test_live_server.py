@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from sojourn.serving.live_server import masks_private
+from sojourn.serving.private import masks_private
 from tests.live_site import HELLO, Site
 
 
@@ -269,3 +269,33 @@ def test_long_texts_are_masked_in_time_that_grows_with_their_length():
         mask(piece * (20_000 // len(piece)))
         assert time.process_time() - began < 1.0
     assert mask("to a@b.co+c@d.org, " + "x" * 64 + "@example.org.") == "to <email><email>, <email>."
+
+
+async def test_private_things_in_calls_of_tools_and_under_names_of_keys_are_masked_too(tmp_path):
+    tool = {"name": "mail", "description": "ask jo@example.org", "parameters": {"type": "object", "properties": {}}}
+    arguments = '{"to": "jo@example.org", "login": {"password": "hunter2!"}, "headers": {"Cookie": "id-4711-secret"}}'
+    call = {"id": "c", "type": "function", "function": {"name": "mail", "arguments": arguments}}
+    anthropic = {"type": "tool_use", "id": "c", "name": "mail", "input": {"password": "hunter2!", "n": 3}}
+    async with Site(tmp_path, consent=True) as site:
+        asked = {
+            "model": "m", "tools": [{"type": "function", "function": tool}],
+            "messages": [*HELLO, {"role": "assistant", "tool_calls": [call]},
+                         {"role": "tool", "tool_call_id": "c", "content": "sent"}],
+        }  # fmt: skip
+        assert (await site.http.post("/s/a/v1/chat/completions", json=asked)).status_code == 200
+        asked = {
+            "model": "m", "max_tokens": 9,
+            "messages": [*HELLO, {"role": "assistant", "content": [anthropic]},
+                         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "ok"}]}],
+        }  # fmt: skip
+        assert (await site.http.post("/s/b/v1/messages", json=asked)).status_code == 200
+        seen = " ".join(site.sampler.format.decode(prompt) for prompt in site.sampler.prompts)
+        assert '"to": "<email>"' in seen
+        kept = " ".join(text for (text,) in site.store.rows("SELECT CAST(data AS TEXT) FROM turns"))
+        for private in ("example.org", "hunter2", "4711"):
+            assert private not in seen
+            assert private not in kept
+        deep = {"model": "m", "messages": HELLO, "user": "[" * 2000, "metadata": {"a": "[" * 900 + "]" * 900}}
+        assert (await site.http.post("/s/c/v1/chat/completions", json=deep)).status_code == 200
+        [turn] = site.store.turns("b")
+        assert '"input": {"password": "<masked>", "n": 3}' in turn.notes["request body"]
