@@ -6,9 +6,10 @@ import asyncio
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any
 
 from starlette.requests import Request
@@ -29,6 +30,7 @@ from sojourn.serving.server import Address, Server, Service, say
 from sojourn.serving.watched import Seen
 
 POLL_S = 1.0
+UNNAMED = ""  # the key of all requests that name no session: they may be of many people, so nothing of them is kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,7 @@ class Guest:
     agreed: bool
     again: bool
     kept: int = 0
+    opened: float = field(default_factory=time.time)
     touched: float = field(default_factory=time.monotonic)
 
 
@@ -78,6 +81,7 @@ class LiveServer(Server):
         self.people: dict[str, Guest] = {}  # by session
         self.tell: Callable[[str], None] = lambda line: None
         self.told = len(store.events())  # of which a line was told, or that were before
+        self.failures: dict[str, str] = {}  # of what is done now and then, as they were told
         self.traffic: Counter[Traffic] = Counter()  # which the store has not counted yet
         super().__init__(releases.opened[releases.serving], service, address)
         self.app.ended = self._ended
@@ -103,7 +107,7 @@ class LiveServer(Server):
         number, again = self.releases.choose(key), self.store.session(key) is not None
         if again:
             self.store.end(key)  # what is known of it here is forgotten, so nothing can go on from it
-        guest = self.people[key] = Guest(number, self.keeping.consent, again)
+        guest = self.people[key] = Guest(number, self.keeping.consent and key != UNNAMED, again)
         session = Session(key, self.context(self.releases.opened[number], key), sampling="recipe")
 
         def observe(reply: Reply) -> None:
@@ -117,7 +121,7 @@ class LiveServer(Server):
 
     def _keep(self, session: Session, guest: Guest) -> None:
         """Keeps the turns of a session that are not kept yet."""
-        self.store.open(session.key, session.key, guest.release, consent=True)
+        self.store.open(session.key, session.key, guest.release, consent=True, opened=guest.opened)
         for number in range(guest.kept, len(session.turns)):
             self.store.add_turn(session.key, number, session.turns[number])
         guest.kept = len(session.turns)
@@ -128,7 +132,7 @@ class LiveServer(Server):
             Route("/s/{session}/feedback", answering(CHAT, self._feedback), methods=["POST"]),
             Route("/s/{session}/end", answering(CHAT, self._end), methods=["POST"]),
             Route("/s/{session}", answering(CHAT, self._forget), methods=["DELETE"]),
-            Route("/people/{person}", answering(CHAT, self._forget_person), methods=["DELETE"]),
+            Route("/people/{person:path}", answering(CHAT, self._forget_person), methods=["DELETE"]),
             Route("/releases", answering(CHAT, self._releases), methods=["GET"]),
         ]
 
@@ -146,6 +150,8 @@ class LiveServer(Server):
         if agreed:
             self._require_new(guest)
             self._keep(session, guest)
+        elif self.keeping.consent:  # else the same name would be taken to agree after a pause
+            self.store.open(key, key, guest.release, consent=False, opened=guest.opened)
         guest.agreed = agreed
         self.store.agree(key, agreed, person)
         return JSONResponse({"consent": agreed})
@@ -175,7 +181,10 @@ class LiveServer(Server):
             raise RequestError(f"turn = {turn!r:.40}: expected a number below {count}", param="turn")
         if value is not None and not _is_value(value):
             raise RequestError(f"value = {value!r:.40}: expected a number from -1 to 1, or null", param="value")
-        counts = self.store.add_feedback(key, str(id or f"turn-{turn}"), turn, value)
+        if not isinstance(id, (str, int, NoneType)) or isinstance(id, bool):
+            raise RequestError(f"id = {id!r:.40}: expected a text or a whole number", param="id")
+        name = f"turn-{turn}" if id in (None, "") else str(id)
+        counts = self.store.add_feedback(key, name, turn, value)
         return JSONResponse({"counts": counts, "turn": turn})
 
     async def _end(self, api: Api, request: Request) -> Response:
@@ -227,16 +236,36 @@ class LiveServer(Server):
 
     async def look(self) -> None:
         """Ends what is idle, removes what is old, and tries and changes releases."""
-        for key in {*self.store.end_idle(self.keeping.idle_s), *self._gone()}:
-            self._close(key)
-        self._count_traffic()
-        if self.keeping.days:
-            self.store.expire(self.keeping.days * 86_400)
-        await asyncio.to_thread(self.remove)
-        await self.releases.poll({guest.release for guest in self.people.values()})
+        with self._going_on("ending idle sessions"):
+            for key in {*self.store.end_idle(self.keeping.idle_s), *self._gone()}:
+                self._close(key)
+        with self._going_on("counting requests"):
+            self._count_traffic()
+        with self._going_on("removing old sessions"):
+            if self.keeping.days:
+                self.store.expire(self.keeping.days * 86_400)
+            self.store.without_copies()
+        with self._going_on("removing sessions from the records of training"):
+            await asyncio.to_thread(self.remove)
+        with self._going_on("trying and changing releases"):
+            await self.releases.poll({guest.release for guest in self.people.values()})
         assert self.releases.serving is not None
         self.served = self.releases.opened[self.releases.serving]
-        self._tell_events()
+        with self._going_on("telling what was decided"):
+            self._tell_events()
+
+    @contextmanager
+    def _going_on(self, duty: str) -> Iterator[None]:
+        """Says once why a duty fails, which is tried again: a full disk may be freed, and the other duties go on."""
+        try:
+            yield
+        except Exception as error:
+            failure = cause(error)
+            if self.failures.get(duty) != failure:
+                say(f"{duty} failed: {failure}; it serves on, and tries that again")
+            self.failures[duty] = failure
+        else:
+            self.failures.pop(duty, None)
 
     def _tell_events(self) -> None:
         """Tells what was decided since it was told last, also by the training."""
@@ -248,10 +277,7 @@ class LiveServer(Server):
         """Looks after sessions and releases until it is cancelled."""
         with suppress(asyncio.CancelledError):
             while True:
-                try:
-                    await self.look()
-                except Exception as error:  # it serves on; a full disk may be freed
-                    say(f"looking after sessions and releases failed: {cause(error)}")
+                await self.look()
                 await asyncio.sleep(POLL_S)
 
 

@@ -400,6 +400,10 @@ def test_long_texts_are_masked_in_time_that_grows_with_their_length(piece) -> No
 
 
 def test_what_is_bounded_finds_keys_of_every_length_that_issuers_give() -> None:
-    for key in (f"eyJ{'aB3_' * 200}.{'x' * 4000}.{'y' * 300}", "--my-service-access-token=abcd", "-----api-key=abcdefgh"):
+    for key in (
+        f"eyJ{'aB3_' * 200}.{'x' * 4000}.{'y' * 300}",
+        "--my-service-access-token=abcd",
+        "-----api-key=abcdefgh",
+    ):
         assert "abcd" not in masked(f"say {key} now")
         assert "xxx" not in masked(f"say {key} now")

@@ -2,9 +2,12 @@
 
 import asyncio
 import time
+from urllib.parse import quote
 
 import pytest
 
+from sojourn.errors import RecordError
+from sojourn.live.gate import FREEZE
 from sojourn.serving.private import masks_private
 from tests.live_site import HELLO, Site
 
@@ -299,3 +302,74 @@ async def test_private_things_in_calls_of_tools_and_under_names_of_keys_are_mask
         assert (await site.http.post("/s/c/v1/chat/completions", json=deep)).status_code == 200
         [turn] = site.store.turns("b")
         assert '"input": {"password": "<masked>", "n": 3}' in turn.notes["request body"]
+
+
+async def test_what_a_person_refused_is_kept_neither_after_a_pause_nor_after_a_restart(tmp_path):
+    """Where consent is assumed, the refusal itself is all that is kept of the session."""
+    async with Site(tmp_path, consent=True, idle_s=-1.0) as site:
+        assert (await site.post("/s/a/consent", consent=False)).json() == {"consent": False}
+        await site.ask()
+        await site.server.look()
+        await site.ask()
+        assert site.store.turns("a") == ()
+    async with Site(tmp_path, consent=True) as site:
+        await site.ask()
+        assert site.store.turns("a") == ()
+
+
+async def test_without_assumed_consent_a_refusal_keeps_nothing(tmp_path):
+    async with Site(tmp_path) as site:
+        await site.post("/s/a/consent", consent=False)
+        assert site.store.sessions() == []
+
+
+async def test_of_requests_that_name_no_session_nothing_is_kept(tmp_path):
+    """They are of many people, and nobody could take them back."""
+    async with Site(tmp_path, consent=True) as site:
+        answer = await site.http.post("/v1/chat/completions", json={"model": "m", "messages": HELLO})
+        assert answer.status_code == 200
+        assert site.store.sessions() == []
+        named = await site.http.post(
+            "/v1/chat/completions", json={"model": "m", "messages": HELLO}, headers={"x-session-id": "b"}
+        )
+        assert named.status_code == 200
+        assert [one.key for one in site.store.sessions()] == ["b"]
+
+
+@pytest.mark.parametrize("person", ["https://example.net/u/17", "a/b", "ü ñ", "100%", "u?x#y"])
+async def test_a_person_of_any_name_can_be_removed(tmp_path, person):
+    async with Site(tmp_path) as site:
+        await site.ask()
+        await site.post("/s/a/consent", consent=True, person=person)
+        answer = await site.http.delete(f"/people/{quote(person, safe='')}")
+        assert answer.json() == {"removed": ["a"]}
+
+
+async def test_a_session_that_is_agreed_to_late_began_when_its_release_was_chosen(tmp_path):
+    async with Site(tmp_path) as site:
+        await site.ask()
+        site.store.tell("serving", 0, "another one, as it were")
+        await site.post("/s/a/consent", consent=True)
+        assert site.store.age(site.store.session("a")) == 1
+
+
+async def test_what_goes_wrong_with_one_duty_keeps_no_other_from_being_done(tmp_path, capsys):
+    def fails():
+        raise RecordError("the run folder is locked: let the other program end")
+
+    async with Site(tmp_path, remove=fails) as site:
+        (tmp_path / FREEZE).touch()
+        for _ in range(2):
+            await site.server.look()
+        assert [event.kind for event in site.store.events()][-1] == "frozen"
+    assert capsys.readouterr().err.count("the run folder is locked") == 1
+
+
+async def test_ids_of_feedback_are_texts_or_numbers(tmp_path):
+    async with Site(tmp_path, consent=True) as site:
+        await site.ask()
+        for id in (0, "0", "x"):
+            assert (await site.post("/s/a/feedback", value=0.25, id=id)).status_code == 200
+        assert len(site.store.feedback("a")) == 2
+        refused = await site.post("/s/a/feedback", value=1, id={"a": 1})
+        assert (refused.status_code, "id = {'a': 1}: expected a text or a whole number" in refused.text) == (400, True)

@@ -1,58 +1,10 @@
 """Which release answers: what is offered is tried, serves, is watched, and is taken back by what people say."""
 
-import contextlib
-from dataclasses import dataclass, field
-
 import pytest
 
-from sojourn.errors import ModelError, RecordError
-from sojourn.live.gate import FREEZE, OFFERED, Gate
+from sojourn.live.gate import FREEZE
 from sojourn.live.store import LiveStore
-from sojourn.serving.served_releases import ServedReleases
-from tests.live_sessions import kept
-
-PANEL = {"success": 1.0, "success_low": 1.0, "malformed": 0.0, "tokens": 1.0}
-
-
-@dataclass
-class Engine:
-    closed: bool = False
-
-    async def close(self):
-        self.closed = True
-
-
-@dataclass
-class Opened:
-    engine: Engine = field(default_factory=Engine)
-
-
-def released(folder, **gate):
-    store, made = LiveStore(folder), {}
-
-    def opens(release):
-        if release.folder.name == "broken":
-            raise ModelError("its weights are damaged")
-        if release.folder.name == "cut short":
-            raise EOFError("Ran out of input")
-        made[release.number] = Opened()
-        return made[release.number]
-
-    config = Gate(**{"canary_share": 0.5, "canary_sessions": 4, "tolerance": 0.1, "watch_sessions": 4, **gate})
-    return ServedReleases(config, store, opens), store, made
-
-
-def offer(store, name="weights"):
-    number = store.offer(0, store.folder / name, PANEL)
-    store.tell(OFFERED, number, name)
-    return number
-
-
-def said(store, release, values, name="s"):
-    for number, value in enumerate(values):
-        key = f"{name}-{release}-{number}-{len(store.sessions())}"
-        kept(store, key, release=release)
-        store.add_feedback(key, "f", 0, value)
+from tests.live_releases import kinds, offer, released, said
 
 
 async def watched_and_tried(releases, store):
@@ -66,10 +18,6 @@ async def watched_and_tried(releases, store):
     offer(store)
     await releases.poll()
     assert (releases.serving, releases.tried, releases.previous) == (1, 2, 0)
-
-
-def kinds(store):
-    return [(event.kind, event.release) for event in store.events() if event.kind != OFFERED]
 
 
 async def test_without_a_release_nothing_begins(tmp_path):
@@ -323,83 +271,6 @@ async def test_nothing_changes_while_it_is_frozen_and_a_damaged_release_is_left_
     assert "Ran out of input" in store.events()[-1].reason
     assert releases.serving == 0
     await releases.close()
-
-
-async def test_a_release_that_was_left_out_is_not_tried_after_a_restart(tmp_path):
-    releases, store, _ = released(tmp_path)
-    offer(store)
-    await releases.begin()
-    offer(store)
-    offer(store)
-    await releases.poll()
-    assert releases.tried == 2
-    again, _, _ = released(tmp_path)  # it was killed during the trial, which begins anew
-    await again.begin()
-    await again.poll()
-    assert again.tried == 2
-    said(store, 0, [1.0, 0.9] * 2)
-    said(store, 2, [-1.0, -0.9] * 2)
-    await again.poll()
-    assert kinds(store)[-1] == ("rolled back", 2)
-    last, _, _ = released(tmp_path)
-    await last.begin()
-    await last.poll()
-    assert (last.serving, last.tried) == (0, None)
-
-
-async def test_a_rollback_is_written_down_whole_or_not_at_all(tmp_path, monkeypatch):
-    """A service that is killed between, or finds the disk full, never begins again with what was rolled back."""
-    releases, store, _ = released(tmp_path, canary_share=0)
-    offer(store)
-    await releases.begin()
-    said(store, 0, [1.0, 0.8, 1.0, 0.9])
-    offer(store)
-    await releases.poll()
-    said(store, 1, [0.0, 0.1, 0.0, 0.1])
-    written, add_events = [], LiveStore.add_events
-
-    def fill(self, *events, of=None):
-        if written:
-            raise RecordError("the disk is full")
-        written.append(events)
-        add_events(self, *events, of=of)
-
-    monkeypatch.setattr(LiveStore, "add_events", fill)
-    with contextlib.suppress(RecordError):
-        await releases.poll()
-    monkeypatch.undo()
-    again, _, _ = released(tmp_path)
-    await again.begin()
-    assert again.serving == 0
-
-
-async def test_what_cannot_be_written_down_is_not_done(tmp_path, monkeypatch):
-    releases, store, _ = released(tmp_path)
-    offer(store)
-    await releases.begin()
-    offer(store)
-    await releases.poll()
-
-    def full(self, *events, of=None):
-        raise RecordError("the disk is full")
-
-    async def poll_with_a_full_disk():
-        with monkeypatch.context() as patched, pytest.raises(RecordError):
-            patched.setattr(LiveStore, "add_events", full)
-            await releases.poll()
-
-    said(store, 0, [0.5] * 4)
-    said(store, 1, [0.5] * 4)
-    await poll_with_a_full_disk()
-    assert (releases.serving, releases.tried, releases.previous) == (0, 1, None)
-    await releases.poll()
-    assert (releases.serving, releases.tried, releases.previous) == (1, None, 0)
-    said(store, 0, [0.5, 0.6] * 2)
-    said(store, 1, [-0.5, -0.6] * 2)
-    await poll_with_a_full_disk()
-    assert (releases.serving, releases.previous) == (1, 0)
-    await releases.poll()
-    assert (releases.serving, releases.previous) == (0, None)
 
 
 @pytest.fixture(autouse=True)
