@@ -257,8 +257,8 @@ def test_an_episode_shows_the_requests_of_its_program_and_how_that_ended(client,
     )
     whole = client.get(f"/runs/agents/text/notes/0.2/{program}").text
     assert '{"model": "m", "messages": [{"role": "user", "content": "<b>changed</b>"}' in whole
-    for turn in ("0.9", "7.0", "x", "0"):
-        assert client.get(f"/runs/agents/text/notes/{turn}/{program}").status_code == 404
+    for number in ("0.9", "7.0", "x", "0"):
+        assert client.get(f"/runs/agents/text/notes/{number}/{program}").status_code == 404
 
 
 def test_episodes_of_older_runs_say_that_nothing_is_recorded_and_others_say_nothing(client, folder, program, runs):
