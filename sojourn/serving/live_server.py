@@ -22,7 +22,7 @@ from sojourn.gateway.reading import Field
 from sojourn.gateway.requests import Api, Reply, RequestError
 from sojourn.gateway.server import CHAT, answering
 from sojourn.gateway.session import Session
-from sojourn.live.facts import Traffic
+from sojourn.live.facts import Traffic, digest_of
 from sojourn.live.store import LiveStore
 from sojourn.serving.private import MaskedApi, as_text, masks_private, without_private
 from sojourn.serving.served_releases import ServedReleases
@@ -79,6 +79,7 @@ class LiveServer(Server):
         self.releases, self.store, self.keeping, self.remove = releases, store, keeping, remove
         self.mask = masks_private()
         self.people: dict[str, Guest] = {}  # by session
+        self.taken_back: set[str] = set()  # the digests of sessions whose clients may go on with all that they said
         self.tell: Callable[[str], None] = lambda line: None
         self.told = len(store.events())  # of which a line was told, or that were before
         self.failures: dict[str, str] = {}  # of what is done now and then, as they were told
@@ -107,7 +108,8 @@ class LiveServer(Server):
         number, again = self.releases.choose(key), self.store.session(key) is not None
         if again:
             self.store.end(key)  # what is known of it here is forgotten, so nothing can go on from it
-        guest = self.people[key] = Guest(number, self.keeping.consent and key != UNNAMED, again)
+        agreed = self.keeping.consent and key != UNNAMED and digest_of(key) not in self.taken_back
+        guest = self.people[key] = Guest(number, agreed, again)
         session = Session(key, self.context(self.releases.opened[number], key), sampling="recipe")
 
         def observe(reply: Reply) -> None:
@@ -171,7 +173,7 @@ class LiveServer(Server):
         self._require_new(self.people.get(key))
         value, turn, id = body.get("value"), body.get("turn"), body.get("id")
         known = self.store.session(key)
-        if known is None:
+        if known is None or not (known.consent or value is None):
             raise RequestError(
                 "nothing is kept of this session: its person agrees first", status=409, code="no_consent"
             )
@@ -196,7 +198,7 @@ class LiveServer(Server):
     async def _forget(self, api: Api, request: Request) -> Response:
         """Removes a session from all that is kept of it here."""
         key = self.gateway.key_of(request)
-        self._close(key)
+        self._take_back(key)
         return JSONResponse({"removed": self.store.forget(key=key)})
 
     async def _forget_person(self, api: Api, request: Request) -> Response:
@@ -204,13 +206,18 @@ class LiveServer(Server):
         self.gateway.key_of(request)
         removed = self.store.forget(person=request.path_params["person"])
         for key in removed:
-            self._close(key)
+            self._take_back(key)
         return JSONResponse({"removed": removed})
 
     async def _releases(self, api: Api, request: Request) -> Response:
         self.gateway.key_of(request)
         events = [event._asdict() for event in self.store.events()]
         return JSONResponse({"serving": self.releases.serving, "tried": self.releases.tried, "events": events})
+
+    def _take_back(self, key: str) -> None:
+        self._close(key)
+        if self.keeping.consent:
+            self.taken_back.add(digest_of(key))
 
     def _close(self, key: str) -> None:
         """Forgets a session; a reply that is still sampled for it is kept nowhere."""
