@@ -95,6 +95,11 @@ class LiveStore:
         return self.folder / FILE
 
     @property
+    def weights(self) -> Path:
+        """Returns the folder of what is offered, which may serve."""
+        return self.folder / "releases"
+
+    @property
     def _database(self) -> sqlite3.Connection:
         if self._opened is None:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -316,7 +321,14 @@ class LiveStore:
 
     def releases(self) -> list[Release]:
         rows = self._database.execute("SELECT number, step, folder, panel FROM releases ORDER BY number").fetchall()
-        return [Release(number, step, Path(folder), json.loads(panel)) for number, step, folder, panel in rows]
+        return [
+            Release(number, step, self._weights_at(written), json.loads(panel)) for number, step, written, panel in rows
+        ]
+
+    def _weights_at(self, written: str) -> Path:
+        """Returns where weights are: here, if the run's folder was moved or copied since that was written down."""
+        here = self.weights / Path(written).name
+        return here if here.is_dir() else Path(written)
 
     def tell(self, kind: str, release: int | None, reason: str) -> None:
         """Writes down what became of a release."""
