@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -282,7 +282,7 @@ class LiveStore:
         """Returns the turns of a session, with what its person said of them as their rewards: the sum, in [-1, 1]."""
         rows = self._database.execute("SELECT data FROM turns WHERE session = ? ORDER BY number", (key,)).fetchall()
         turns = [msgspec.convert(json.loads(data), _PlainTurn).turn() for (data,) in rows]
-        said = Counter[int]()
+        said = defaultdict[int, float](float)
         for turn, value in self.feedback(key):
             said[turn] += value
         for turn, value in said.items():
