@@ -18,6 +18,8 @@ from sojourn.record import checkpoint
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.sources.live import Live, LiveGroups
+from sojourn.sources.mixed import MixedGroups
+from sojourn.sources.replay import Replay, ReplayBuffer
 from sojourn.types import Group
 from tests.live_sessions import PASSES, RECIPE, kept, stage
 
@@ -248,3 +250,23 @@ def test_what_is_taken_back_while_a_step_replays_it_does_not_come_back_with_that
         assert store.removals() == []
     assert holding(tmp_path / "run", "s0-0") == []
     store.close()
+
+
+async def test_what_is_replayed_is_chosen_once_the_sessions_of_a_step_are_there(tmp_path):
+    """A step may wait for sessions for hours; what people take back meanwhile is replayed no more."""
+    order = []
+
+    class Waits(LiveGroups):
+        async def take(self, step):
+            await asyncio.sleep(0.01)
+            order.append("live")
+            return ["session"]
+
+    class Replays(ReplayBuffer):
+        async def take(self, step):
+            order.append("replay")
+            return ["replayed"]
+
+    live, replay = Waits(Live(), LiveStore(tmp_path), None, "rl"), Replays(Replay(), None, "rl")
+    assert await MixedGroups((replay, live)).take(0) == ["replayed", "session"]
+    assert order == ["live", "replay"]
