@@ -19,9 +19,10 @@ REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 MAPS = frozenset({"headers", "environment"})  # tables of a config whose values may be keys under any name
 MIN_LENGTH = 8  # of a variable's value that is masked; shorter values, words and paths are not masked
 
+# What a pattern tries at every place is bounded: a client may send megabytes of any character.
 _KNOWN = re.compile(  # the prefixes that issuers give their keys
     r"\b(?:(?:sk|pk|rk)[-_][\w-]{16,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|hf_\w{16,}"
-    r"|(?:AKIA|ASIA)[A-Z0-9]{12,}|xox[a-z]-[\w-]{10,}|eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?|AIza[\w-]{30,}"
+    r"|(?:AKIA|ASIA)[A-Z0-9]{12,}|xox[a-z]-[\w-]{10,}|eyJ[\w-]{8,2000}\.[\w-]{8,}(?:\.[\w-]*)?|AIza[\w-]{30,}"
     r"|npm_\w{20,}|pypi-[\w-]{16,})"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?:.*?-----END [A-Z ]*PRIVATE KEY-----|.*)",
     re.DOTALL,
@@ -31,8 +32,8 @@ _PLACED = re.compile(  # keys by their position; the named group before the key 
     r"|(?P<basic>\b[Bb]asic\s+)(?!\$\{)(?=\S*[0-9=])[A-Za-z0-9+/]{12,}={0,2}"
     r"|(?P<user>://[^/\s:@'\"]*:)(?!\$\{)[^/\s@'\"]+(?=@)"
     r"|(?P<alone>://)(?!\$\{)[^/\s:@'\"]{16,}(?=@)"
-    r"|(?P<query>(?:[?&;]|--)(?:[\w-]*[_-])?(?i:api_?key|key|token|secret|password|passwd|sig|signature|auth)=)"
-    r"(?!\$\{)[^&;\s#'\"]+"
+    r"|(?P<query>(?:[?&;]|(?<!-)--)(?:[\w-]{0,60}[_-])?"
+    r"(?i:api_?key|key|token|secret|password|passwd|sig|signature|auth)=)(?!\$\{)[^&;\s#'\"]+"
 )
 _ASSIGNED = re.compile(  # names with their values, as in error messages
     r"(?P<name>(?<![\w.-])[\w.-]*(?i:api[_-]?key|access[_-]?key|private[_-]?key|token|secret|password|passwd"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from sojourn.serving.live_server import Keeping
     from sojourn.serving.served_releases import ServedReleases
     from sojourn.serving.server import Address
+    from sojourn.serving.service_lock import ServiceLock
     from sojourn.serving.trainer_process import TrainerProcess
     from sojourn.train.recipe import Recipe
 
@@ -97,38 +100,54 @@ async def _serve_and_train(recipe: Recipe, run: Path, words: list[str], keeping:
     from sojourn.serving.opening import open_model, release_of
     from sojourn.serving.served_releases import ServedReleases
     from sojourn.serving.server import Service
+    from sojourn.serving.service_lock import ServiceLock
     from sojourn.serving.trainer_process import TrainerProcess
 
     assert recipe.release is not None
-    with address.bind() as bound:
+    lock = ServiceLock(run / "live")
+    with address.bind() as bound, closing(lock):
+        lock.take()
         log = run.parent / f"{run.name}-{LOG}"
         log.parent.mkdir(parents=True, exist_ok=True)
         trainer = await TrainerProcess.start(words, log)
+        watching = asyncio.create_task(_tell_end(trainer, run, log))
         try:
             store = LiveStore(run / "live")
             releases = ServedReleases(
                 recipe.release, store, lambda one: open_model(release_of(run, one.folder, f"release {one.number}"))
             )
             print(f"sojourn live: the first weights are evaluated, then they serve (see {log})", flush=True)
-            await _first(releases, trainer, run, log)
+            await _first(releases, trainer, run, log, lock)
             service = Service(names=(recipe.name,), params=recipe.sampling.params(), seed=recipe.seed)
             server = LiveServer(releases, store, keeping, service, address, _remover(trainer, run))
             await server.run(bound, _teller(run))
             store.close()
         finally:
+            watching.cancel()
             code = await trainer.end()
     if code not in (0, 130, -2):
         raise InfrastructureError(f"the training ended with exit code {code}: {_tail(log)}")
 
 
-async def _first(releases: ServedReleases, trainer: TrainerProcess, run: Path, log: Path) -> None:
+async def _first(releases: ServedReleases, trainer: TrainerProcess, run: Path, log: Path, lock: ServiceLock) -> None:
     """Waits until the training offers the first weights."""
     while True:
+        lock.take()  # as soon as the training has made the folder
         if (run / "live").is_dir() and await releases.begin():
             return
         if trainer.code is not None:
             raise RecordError(f"the training ended before it offered weights: {_tail(log)}")
         await asyncio.sleep(POLL_S)
+
+
+async def _tell_end(trainer: TrainerProcess, run: Path, log: Path) -> None:
+    """Says that the training has ended, while the service goes on."""
+    if code := await trainer.process.wait():
+        remedy = f"end the service, mend that, and go on with --resume {run}"
+        told = f"the training ended with exit code {code}: {_tail(log)}; it serves on, and learns no more: {remedy}"
+    else:
+        told = "the training has ended: it serves on, and learns no more"
+    print(f"sojourn live: {told}", file=sys.stderr, flush=True)
 
 
 def _remover(trainer: TrainerProcess, run: Path) -> Callable[[], None]:

@@ -34,6 +34,7 @@ CHAT, MESSAGES = ChatCompletions(), Messages()
 APIS: dict[str, Api] = {"chat/completions": CHAT, "responses": Responses(), "messages": MESSAGES}
 SESSION_HEADERS = ("x-session-id", "session-id", "x-claude-code-session-id")
 KEEPALIVE_S = 10.0  # between two signs of life while a reply is sampled
+BEARER = re.compile(r"^bearer +", re.IGNORECASE)
 KEEPALIVE = ": keepalive\n"
 KEY = re.compile(r"[A-Za-z0-9._~:@+=-]{0,256}")  # of a session
 
@@ -104,11 +105,15 @@ class Gateway:
         return key
 
     def require_token(self, request: Request) -> str:
-        """Returns the API key of a request; raises `RequestError` where it is not the server's token."""
-        given = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
-        if self.token and not hmac.compare_digest(given.encode(), self.token.encode()):
+        """Returns the API key of a request; raises `RequestError` where it is not the server's token. A client may send
+        two keys, one of which is another service's."""
+        bearer = BEARER.sub("", request.headers.get("authorization", ""))
+        given = [key for key in (request.headers.get("x-api-key"), bearer) if key] or [""]
+        if not self.token:
+            return given[0]
+        if not any(hmac.compare_digest(key.encode(), self.token.encode()) for key in given):
             raise RequestError("this server wants its token as the API key", status=401, code="invalid_api_key")
-        return given
+        return self.token
 
     async def _models(self, api: Api, request: Request) -> Response:
         self.session_of(request)

@@ -6,9 +6,10 @@ its steps, and while it waits for sessions; where nothing trains, the service do
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from sojourn.live.facts import digest_of
+from sojourn.live.facts import PendingRemoval, digest_of
 from sojourn.live.store import LiveStore
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
@@ -16,22 +17,31 @@ from sojourn.record.run import RunFolder
 EPISODE = "live-"  # begins the ids of episodes that are sessions; their keys follow
 
 
-def carry_out(store: LiveStore, episodes: EpisodeStore, *, all_recorded: bool = False) -> list[str]:
+def carry_out(
+    store: LiveStore,
+    episodes: EpisodeStore,
+    since: Mapping[PendingRemoval, int] | None = None,
+    *,
+    all_recorded: bool = False,
+) -> list[str]:
     """Removes from a run's records what is to be removed; returns the ids of the episodes that were there.
 
     A session may be in a step that is still trained, or being written: what is not found in the records stays to be
-    removed until a later step is recorded, unless all are (`all_recorded`).
+    removed until a later step is recorded, unless all are (`all_recorded`). What was found, too, where `since` has the
+    latest step that may give it again: until a later one than that is recorded.
     """
+    since = since or {}
     pending = store.removals()
     if not pending:
         return []
     newest = {count.stage: count.step for count in episodes.steps()}
-    done, ids = [one for one in pending if all_recorded or newest.get(one.stage, -1) > one.step], list[str]()
+    done, ids = list[PendingRemoval](), list[str]()
     for one in pending:
-        rows = episodes.query(stage=one.stage, step=one.step)
+        rows = episodes.query(stage=one.stage, step=range(one.step, since.get(one, one.step) + 1))
         found = [row.id for row in rows if digest_of(_key(row.id)) == one.digest]
         ids += found
-        done += [one] if found and one not in done else []
+        recorded = newest.get(one.stage, -1) > max(one.step, since.get(one, -1))
+        done += [one] if all_recorded or recorded or (found and one not in since) else []
     removed = episodes.remove(ids) if ids else []
     store.removed(done)
     return removed

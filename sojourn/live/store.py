@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,36 +23,14 @@ import numpy as np
 from sojourn import codec
 from sojourn.errors import RecordError
 from sojourn.live.facts import SERVING, Candidate, Event, LiveSession, PendingRemoval, Release, Traffic, digest_of
+from sojourn.live.schema import prepare
 from sojourn.types import IntArray, Turn
 
 FILE = "live.sqlite"
 WAITING = "step IS NULL AND ended IS NOT NULL AND consent AND EXISTS (SELECT 1 FROM turns WHERE session = key)"
 BUSY_S = 30.0  # for which one process waits while another writes
 READ_S = 2.0  # for which who only reads waits
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS sessions (
-    key TEXT PRIMARY KEY, person TEXT NOT NULL, consent INTEGER NOT NULL, release INTEGER NOT NULL,
-    opened REAL NOT NULL, touched REAL NOT NULL, ended REAL, stage TEXT, step INTEGER, place INTEGER
-);
-CREATE TABLE IF NOT EXISTS turns (
-    session TEXT NOT NULL, number INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (session, number)
-);
-CREATE TABLE IF NOT EXISTS feedback (
-    session TEXT NOT NULL, id TEXT NOT NULL, turn INTEGER NOT NULL, value REAL NOT NULL, at REAL NOT NULL,
-    PRIMARY KEY (session, id)
-);
-CREATE TABLE IF NOT EXISTS releases (
-    number INTEGER PRIMARY KEY, step INTEGER NOT NULL, folder TEXT NOT NULL, panel TEXT NOT NULL, at REAL NOT NULL
-);
-CREATE TABLE IF NOT EXISTS traffic (
-    minute INTEGER NOT NULL, release INTEGER NOT NULL, api TEXT NOT NULL, status TEXT NOT NULL,
-    requests INTEGER NOT NULL, PRIMARY KEY (minute, release, api, status)
-);
-CREATE TABLE IF NOT EXISTS events (at REAL NOT NULL, kind TEXT NOT NULL, release INTEGER, reason TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS removals (digest TEXT PRIMARY KEY, stage TEXT NOT NULL, step INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS candidates (evaluation TEXT PRIMARY KEY, refused TEXT NOT NULL, back_to INTEGER);
-CREATE INDEX IF NOT EXISTS waiting ON sessions (ended) WHERE step IS NULL;
-"""
+COPIES_S = 0.2  # for which the removal of copies waits for who reads
 
 
 class _PlainTurn(codec.PlainTurn):
@@ -98,6 +77,7 @@ class LiveStore:
 
     folder: Path
     _opened: sqlite3.Connection | None = field(default=None, repr=False)
+    _copies: bool = True  # whether the write-ahead log may hold what was removed
 
     @classmethod
     def to_read(cls, folder: Path) -> LiveStore:
@@ -115,6 +95,11 @@ class LiveStore:
         return self.folder / FILE
 
     @property
+    def weights(self) -> Path:
+        """Returns the folder of what is offered, which may serve."""
+        return self.folder / "releases"
+
+    @property
     def _database(self) -> sqlite3.Connection:
         if self._opened is None:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -123,7 +108,7 @@ class LiveStore:
                 self._opened.execute("PRAGMA journal_mode = WAL")
                 self._opened.execute("PRAGMA synchronous = NORMAL")  # nothing is lost when a process is killed
                 self._opened.execute("PRAGMA secure_delete = ON")
-                self._opened.executescript(SCHEMA)
+                prepare(self._opened)
             except sqlite3.Error as error:
                 raise RecordError(f"{self.path} cannot be opened ({error}): expected the store of a service") from error
         return self._opened
@@ -145,13 +130,14 @@ class LiveStore:
 
     # -- the service
 
-    def open(self, key: str, person: str, release: int, *, consent: bool) -> None:
+    def open(self, key: str, person: str, release: int, *, consent: bool, opened: float | None = None) -> None:
+        """Keeps a session, which began at a time (None: now), unless one of its key is kept."""
         now = time.time()
         with self._writing() as database:
             database.execute(
                 "INSERT OR IGNORE INTO sessions (key, person, consent, release, opened, touched) "
                 "VALUES (?, ?, ?, ?, ?, ?)",
-                (key, person, consent, release, now, now),
+                (key, person, consent, release, now if opened is None else opened, now),
             )
 
     def add_turn(self, key: str, number: int, turn: Turn) -> None:
@@ -213,7 +199,8 @@ class LiveStore:
                 if step is not None:
                     removal = PendingRemoval(digest_of(gone), stage, step)
                     database.execute("INSERT OR REPLACE INTO removals VALUES (?, ?, ?)", removal)
-        self._vacuum()
+        self._copies = True
+        self.without_copies()
         return [gone for gone, *_ in rows]
 
     def removals(self) -> list[PendingRemoval]:
@@ -231,9 +218,17 @@ class LiveStore:
         rows = self._database.execute("SELECT key FROM sessions WHERE ended < ?", (time.time() - seconds,)).fetchall()
         return [gone for (key,) in rows for gone in self.forget(key=key)]
 
-    def _vacuum(self) -> None:
-        """Leaves no copy of what was removed in the file's write-ahead log."""
-        self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    def without_copies(self) -> bool:
+        """Leaves no copy of what was removed in the file's write-ahead log; returns whether that could be done, as it
+        cannot while another program reads what was there before."""
+        if self._copies:
+            self._database.execute(f"PRAGMA busy_timeout = {COPIES_S * 1000:.0f}")
+            try:
+                [busy, *_] = self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                self._copies = bool(busy)
+            finally:
+                self._database.execute(f"PRAGMA busy_timeout = {BUSY_S * 1000:.0f}")
+        return not self._copies
 
     # -- training
 
@@ -284,14 +279,16 @@ class LiveStore:
         return self._count("turns WHERE session = ?", (key,))
 
     def turns(self, key: str) -> tuple[Turn, ...]:
-        """Returns the turns of a session, with what its person said of them as their rewards."""
+        """Returns the turns of a session, with what its person said of them as their rewards: the sum, in [-1, 1]."""
         rows = self._database.execute("SELECT data FROM turns WHERE session = ? ORDER BY number", (key,)).fetchall()
         turns = [msgspec.convert(json.loads(data), _PlainTurn).turn() for (data,) in rows]
+        said = defaultdict[int, float](float)
         for turn, value in self.feedback(key):
+            said[turn] += value
+        for turn, value in said.items():
             if 0 <= turn < len(turns):
-                before = turns[turn]
-                info = {**before.info, "feedback": before.info.get("feedback", 0.0) + value}
-                turns[turn] = replace(before, reward=before.reward + value, info=info)
+                told, before = min(max(value, -1.0), 1.0), turns[turn]
+                turns[turn] = replace(before, reward=before.reward + told, info={**before.info, "feedback": told})
         return tuple(turns)
 
     def feedback(self, key: str) -> list[tuple[int, float]]:
@@ -324,7 +321,14 @@ class LiveStore:
 
     def releases(self) -> list[Release]:
         rows = self._database.execute("SELECT number, step, folder, panel FROM releases ORDER BY number").fetchall()
-        return [Release(number, step, Path(folder), json.loads(panel)) for number, step, folder, panel in rows]
+        return [
+            Release(number, step, self._weights_at(written), json.loads(panel)) for number, step, written, panel in rows
+        ]
+
+    def _weights_at(self, written: str) -> Path:
+        """Returns where weights are: here, if the run's folder was moved or copied since that was written down."""
+        here = self.weights / Path(written).name
+        return here if here.is_dir() else Path(written)
 
     def tell(self, kind: str, release: int | None, reason: str) -> None:
         """Writes down what became of a release."""

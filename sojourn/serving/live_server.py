@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any
 
 from starlette.requests import Request
@@ -19,27 +18,19 @@ from starlette.routing import Route
 
 from sojourn.errors import cause
 from sojourn.gateway.bodies import json_object, read_body
-from sojourn.gateway.known_texts import MasksOnce
 from sojourn.gateway.reading import Field
-from sojourn.gateway.request_notes import READ_BODY, cut
-from sojourn.gateway.requests import Api, ChatRequest, Reply, ReplyStream, RequestError
+from sojourn.gateway.requests import Api, Reply, RequestError
 from sojourn.gateway.server import CHAT, answering
 from sojourn.gateway.session import Session
-from sojourn.live.facts import Traffic
+from sojourn.live.facts import Traffic, digest_of
 from sojourn.live.store import LiveStore
-from sojourn.secrets import masker
+from sojourn.serving.private import MaskedApi, as_text, masks_private, without_private
 from sojourn.serving.served_releases import ServedReleases
 from sojourn.serving.server import Address, Server, Service, say
 from sojourn.serving.watched import Seen
-from sojourn.types import Message
 
 POLL_S = 1.0
-PERSONAL = [  # what is masked before the model reads it: addresses of e-mail, numbers of cards, of accounts, of phones
-    (re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]+\w"), "<email>"),
-    (re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}\b"), "<iban>"),
-    (re.compile(r"\b(?:\d[ -]?){13,19}\b"), "<card>"),
-    (re.compile(r"(?<!\w)\+\d[\d ()/-]{7,}\d"), "<phone>"),
-]
+UNNAMED = ""  # the key of all requests that name no session: they may be of many people, so nothing of them is kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,70 +55,8 @@ class Guest:
     agreed: bool
     again: bool
     kept: int = 0
+    opened: float = field(default_factory=time.time)
     touched: float = field(default_factory=time.monotonic)
-
-
-@dataclass(frozen=True)
-class MaskedApi:
-    """Reads as another API does, and masks what is private in the messages: so what is kept is what was sampled from,
-    and holds none of it."""
-
-    api: Api
-    mask: Callable[[str], str]
-
-    def read(self, body: Mapping[str, Any]) -> ChatRequest:
-        asked = self.api.read(body)
-        return replace(asked, messages=tuple(_masked(message, self.mask) for message in asked.messages))
-
-    def whole(self, request: ChatRequest, replies: Sequence[Reply]) -> Mapping[str, Any]:
-        return self.api.whole(request, replies)
-
-    def stream(self, request: ChatRequest) -> ReplyStream:
-        return self.api.stream(request)
-
-    def error(self, error: RequestError) -> Mapping[str, Any]:
-        return self.api.error(error)
-
-
-def _masked(message: Message, mask: Callable[[str], str]) -> Message:
-    return replace(message, text=mask(message.text))
-
-
-def _mask() -> Callable[[str], str]:
-    """Returns what masks keys, and addresses and numbers of persons."""
-    without_keys = masker()
-
-    def mask(text: str) -> str:
-        text = without_keys(text)
-        for pattern, name in PERSONAL:
-            text = pattern.sub(name, text)
-        return text
-
-    return MasksOnce(mask)
-
-
-def _without_private(mask: Callable[[str], str]) -> Callable[[bytes], str]:
-    """Returns what makes of a body JSON in which every text is masked, as an escaped letter could hide what is private;
-    of one that is no JSON, a text that is masked."""
-
-    def masked(value: Any) -> Any:
-        if isinstance(value, str):
-            return mask(cut(value, READ_BODY))
-        if isinstance(value, Mapping):
-            return {masked(name): masked(one) for name, one in value.items()}
-        return [masked(one) for one in value] if isinstance(value, list) else value
-
-    def clean(body: bytes) -> str:
-        try:
-            return json.dumps(masked(json.loads(body)), ensure_ascii=False)
-        except ValueError:
-            return masked(_as_text(body))
-
-    return clean
-
-
-def _as_text(body: bytes) -> str:
-    return body.decode(errors="replace")
 
 
 class LiveServer(Server):
@@ -148,10 +77,12 @@ class LiveServer(Server):
     ) -> None:
         assert releases.serving is not None
         self.releases, self.store, self.keeping, self.remove = releases, store, keeping, remove
-        self.mask = _mask()
+        self.mask = masks_private()
         self.people: dict[str, Guest] = {}  # by session
+        self.taken_back: set[str] = set()  # the digests of sessions whose clients may go on with all that they said
         self.tell: Callable[[str], None] = lambda line: None
         self.told = len(store.events())  # of which a line was told, or that were before
+        self.failures: dict[str, str] = {}  # of what is done now and then, as they were told
         self.traffic: Counter[Traffic] = Counter()  # which the store has not counted yet
         super().__init__(releases.opened[releases.serving], service, address)
         self.app.ended = self._ended
@@ -171,13 +102,14 @@ class LiveServer(Server):
             self.traffic.clear()
 
     def clean(self) -> Callable[[bytes], str]:
-        return _without_private(self.mask) if self.keeping.mask else _as_text
+        return without_private(self.mask) if self.keeping.mask else as_text
 
     def new_session(self, key: str) -> Session:
         number, again = self.releases.choose(key), self.store.session(key) is not None
         if again:
             self.store.end(key)  # what is known of it here is forgotten, so nothing can go on from it
-        guest = self.people[key] = Guest(number, self.keeping.consent, again)
+        agreed = self.keeping.consent and key != UNNAMED and digest_of(key) not in self.taken_back
+        guest = self.people[key] = Guest(number, agreed, again)
         session = Session(key, self.context(self.releases.opened[number], key), sampling="recipe")
 
         def observe(reply: Reply) -> None:
@@ -191,7 +123,7 @@ class LiveServer(Server):
 
     def _keep(self, session: Session, guest: Guest) -> None:
         """Keeps the turns of a session that are not kept yet."""
-        self.store.open(session.key, session.key, guest.release, consent=True)
+        self.store.open(session.key, session.key, guest.release, consent=True, opened=guest.opened)
         for number in range(guest.kept, len(session.turns)):
             self.store.add_turn(session.key, number, session.turns[number])
         guest.kept = len(session.turns)
@@ -202,7 +134,7 @@ class LiveServer(Server):
             Route("/s/{session}/feedback", answering(CHAT, self._feedback), methods=["POST"]),
             Route("/s/{session}/end", answering(CHAT, self._end), methods=["POST"]),
             Route("/s/{session}", answering(CHAT, self._forget), methods=["DELETE"]),
-            Route("/people/{person}", answering(CHAT, self._forget_person), methods=["DELETE"]),
+            Route("/people/{person:path}", answering(CHAT, self._forget_person), methods=["DELETE"]),
             Route("/releases", answering(CHAT, self._releases), methods=["GET"]),
         ]
 
@@ -220,6 +152,8 @@ class LiveServer(Server):
         if agreed:
             self._require_new(guest)
             self._keep(session, guest)
+        elif self.keeping.consent:  # else the same name would be taken to agree after a pause
+            self.store.open(key, key, guest.release, consent=False, opened=guest.opened)
         guest.agreed = agreed
         self.store.agree(key, agreed, person)
         return JSONResponse({"consent": agreed})
@@ -239,7 +173,7 @@ class LiveServer(Server):
         self._require_new(self.people.get(key))
         value, turn, id = body.get("value"), body.get("turn"), body.get("id")
         known = self.store.session(key)
-        if known is None:
+        if known is None or not (known.consent or value is None):
             raise RequestError(
                 "nothing is kept of this session: its person agrees first", status=409, code="no_consent"
             )
@@ -249,7 +183,10 @@ class LiveServer(Server):
             raise RequestError(f"turn = {turn!r:.40}: expected a number below {count}", param="turn")
         if value is not None and not _is_value(value):
             raise RequestError(f"value = {value!r:.40}: expected a number from -1 to 1, or null", param="value")
-        counts = self.store.add_feedback(key, str(id or f"turn-{turn}"), turn, value)
+        if not isinstance(id, (str, int, NoneType)) or isinstance(id, bool):
+            raise RequestError(f"id = {id!r:.40}: expected a text or a whole number", param="id")
+        name = f"turn-{turn}" if id in (None, "") else str(id)
+        counts = self.store.add_feedback(key, name, turn, value)
         return JSONResponse({"counts": counts, "turn": turn})
 
     async def _end(self, api: Api, request: Request) -> Response:
@@ -261,7 +198,7 @@ class LiveServer(Server):
     async def _forget(self, api: Api, request: Request) -> Response:
         """Removes a session from all that is kept of it here."""
         key = self.gateway.key_of(request)
-        self._close(key)
+        self._take_back(key)
         return JSONResponse({"removed": self.store.forget(key=key)})
 
     async def _forget_person(self, api: Api, request: Request) -> Response:
@@ -269,13 +206,18 @@ class LiveServer(Server):
         self.gateway.key_of(request)
         removed = self.store.forget(person=request.path_params["person"])
         for key in removed:
-            self._close(key)
+            self._take_back(key)
         return JSONResponse({"removed": removed})
 
     async def _releases(self, api: Api, request: Request) -> Response:
         self.gateway.key_of(request)
         events = [event._asdict() for event in self.store.events()]
         return JSONResponse({"serving": self.releases.serving, "tried": self.releases.tried, "events": events})
+
+    def _take_back(self, key: str) -> None:
+        self._close(key)
+        if self.keeping.consent:
+            self.taken_back.add(digest_of(key))
 
     def _close(self, key: str) -> None:
         """Forgets a session; a reply that is still sampled for it is kept nowhere."""
@@ -301,16 +243,36 @@ class LiveServer(Server):
 
     async def look(self) -> None:
         """Ends what is idle, removes what is old, and tries and changes releases."""
-        for key in {*self.store.end_idle(self.keeping.idle_s), *self._gone()}:
-            self._close(key)
-        self._count_traffic()
-        if self.keeping.days:
-            self.store.expire(self.keeping.days * 86_400)
-        await asyncio.to_thread(self.remove)
-        await self.releases.poll({guest.release for guest in self.people.values()})
+        with self._going_on("ending idle sessions"):
+            for key in {*self.store.end_idle(self.keeping.idle_s), *self._gone()}:
+                self._close(key)
+        with self._going_on("counting requests"):
+            self._count_traffic()
+        with self._going_on("removing old sessions"):
+            if self.keeping.days:
+                self.store.expire(self.keeping.days * 86_400)
+            self.store.without_copies()
+        with self._going_on("removing sessions from the records of training"):
+            await asyncio.to_thread(self.remove)
+        with self._going_on("trying and changing releases"):
+            await self.releases.poll({guest.release for guest in self.people.values()})
         assert self.releases.serving is not None
         self.served = self.releases.opened[self.releases.serving]
-        self._tell_events()
+        with self._going_on("telling what was decided"):
+            self._tell_events()
+
+    @contextmanager
+    def _going_on(self, duty: str) -> Iterator[None]:
+        """Says once why a duty fails, which is tried again: a full disk may be freed, and the other duties go on."""
+        try:
+            yield
+        except Exception as error:
+            failure = cause(error)
+            if self.failures.get(duty) != failure:
+                say(f"{duty} failed: {failure}; it serves on, and tries that again")
+            self.failures[duty] = failure
+        else:
+            self.failures.pop(duty, None)
 
     def _tell_events(self) -> None:
         """Tells what was decided since it was told last, also by the training."""
@@ -322,10 +284,7 @@ class LiveServer(Server):
         """Looks after sessions and releases until it is cancelled."""
         with suppress(asyncio.CancelledError):
             while True:
-                try:
-                    await self.look()
-                except Exception as error:  # it serves on; a full disk may be freed
-                    say(f"looking after sessions and releases failed: {cause(error)}")
+                await self.look()
                 await asyncio.sleep(POLL_S)
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from sojourn.errors import SojournError
+from sojourn.errors import cause
 from sojourn.live.facts import SERVING, Event, Release
 from sojourn.live.gate import CANARY, FAILED, FREEZE, FROZEN, KEPT, ROLLED_BACK, THAWED, Gate, serving
 from sojourn.live.store import LiveStore
@@ -20,8 +20,9 @@ from sojourn.serving.opening import Served
 class ServedReleases:
     """Opens the releases that the store offers, and says which of them answers a new session.
 
-    `poll` looks for what changed. A release that nothing uses any more is closed. The release that is
-    tried is compared by sessions that began since the trial did, the one that serves by those since it did.
+    `poll` looks for what changed; each change is written down before it is made. A release that nothing uses any more
+    is closed. The release that is tried is compared by sessions that began since the trial did, the one that serves by
+    those since it did.
     """
 
     gate: Gate
@@ -52,7 +53,7 @@ class ServedReleases:
         release, events = serving(self.store), self.store.events()
         if release is None:
             return False
-        self._seen = {e.release for e in events if e.kind in (SERVING, ROLLED_BACK, FAILED) and e.release is not None}
+        self._seen = self._seen_before(events)
         self._frozen = [e.kind for e in events if e.kind in (FROZEN, THAWED)][-1:] == [FROZEN]
         await self._open(release)
         self.serving = release.number
@@ -60,6 +61,13 @@ class ServedReleases:
             self.store.tell(SERVING, release.number, "it is the first")
         await self._go_on_watching(events)
         return True
+
+    def _seen_before(self, events: Sequence[Event]) -> set[int]:
+        """Returns the releases that are tried no more: those that were decided on, and those before the newest one that
+        was tried, which were left out."""
+        decided = {e.release for e in events if e.kind in (SERVING, ROLLED_BACK, FAILED) and e.release is not None}
+        newest = max({*decided, *(e.release for e in events if e.kind == CANARY and e.release is not None)}, default=0)
+        return decided | {one.number for one in self.store.releases() if one.number < newest}
 
     async def _go_on_watching(self, events: Sequence[Event]) -> None:
         """Watches the release that serves further, where a service that ended had not finished that."""
@@ -74,8 +82,8 @@ class ServedReleases:
             return
         try:
             await self._open(release)
-        except (SojournError, OSError, RuntimeError) as error:
-            self.store.tell(KEPT, now.release, f"{TOO_FEW}: release {release.number} cannot be opened: {error}")
+        except Exception as error:  # whatever damaged weights raise, the service goes on
+            self.store.tell(KEPT, now.release, f"{TOO_FEW}: release {release.number} cannot be opened: {cause(error)}")
         else:
             self.previous, self.serving_since = release.number, now.at
 
@@ -106,18 +114,20 @@ class ServedReleases:
         new = [one for one in self.store.releases() if one.number not in self._seen]
         if not new or (self.gate.canary_share == 0 and self._waits):
             return
-        self._seen |= {one.number for one in new}
         release = new[-1]
-        if release.number == self.serving:
-            return
+        if release.number != self.serving:
+            await self._try(release)
+        self._seen |= {one.number for one in new}
+
+    async def _try(self, release: Release) -> None:
         try:
             await self._open(release)
-        except (SojournError, OSError, RuntimeError) as error:
-            self.store.tell(FAILED, release.number, f"it cannot be opened: {error}")
+        except Exception as error:  # whatever damaged weights raise, the service goes on
+            self.store.tell(FAILED, release.number, f"it cannot be opened: {cause(error)}")
             return
         if self.gate.canary_share > 0:
-            self.tried, self.tried_since = release.number, time.time()
             self.store.tell(CANARY, release.number, f"it answers {self.gate.canary_share:.0%} of new sessions")
+            self.tried, self.tried_since = release.number, time.time()
         else:
             self._serve(release.number, "nothing is tried first (canary_share = 0)")
 
@@ -126,23 +136,26 @@ class ServedReleases:
         found = self._compare(tried, self.serving, self.gate.canary_sessions, self.tried_since)
         if found.verdict is Verdict.WAIT or (found.verdict is not Verdict.WORSE and self._waits):
             return
-        self.tried = None
         if found.verdict is Verdict.WORSE:
             self.store.tell(ROLLED_BACK, tried, found.reason)
         else:
             self._serve(tried, found.reason)
+        self.tried = None
 
     def _watch(self, previous: int) -> None:
         found = self._compare(self.serving, previous, self.gate.watch_sessions, self.serving_since)
         if found.verdict is Verdict.WAIT:
             return
-        self.previous = None
         if found.verdict is Verdict.WORSE:
-            bad, self.serving, self.serving_since = self.serving, previous, time.time()
-            self.store.tell(ROLLED_BACK, bad, found.reason)
-            self.store.tell(SERVING, previous, f"release {bad} was rolled back")
+            now, bad = time.time(), self.serving
+            self.store.add_events(
+                Event(now, ROLLED_BACK, bad, found.reason),
+                Event(now, SERVING, previous, f"release {bad} was rolled back"),
+            )
+            self.serving, self.serving_since = previous, now
         else:
             self.store.tell(KEPT, self.serving, found.reason)
+        self.previous = None
 
     def _compare(self, new: int | None, other: int | None, count: int, since: float) -> Compared:
         """Compares two releases by the feedback of sessions that began at a time or later."""
@@ -157,11 +170,12 @@ class ServedReleases:
         return self.previous is not None and not self.gate.overlap
 
     def _serve(self, number: int, reason: str) -> None:
+        now, events = time.time(), list[Event]()
         if self.previous is not None:
-            self.store.tell(KEPT, self.serving, f"{TOO_FEW}: release {number} serves in its place")
+            events.append(Event(now, KEPT, self.serving, f"{TOO_FEW}: release {number} serves in its place"))
+        self.store.add_events(*events, Event(now, SERVING, number, reason))
         self.previous = self.serving if self.gate.watch_sessions else None
-        self.serving, self.serving_since = number, time.time()
-        self.store.tell(SERVING, number, reason)
+        self.serving, self.serving_since = number, now
 
     async def _open(self, release: Release) -> None:
         if release.number not in self.opened:

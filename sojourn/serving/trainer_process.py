@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
 import sys
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import IO
 
 NICER = 10  # the training gives way to serving, where both want the same core
+PR_SET_PDEATHSIG = 1
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 ENDING_S = 60.0  # for a training that is told to end
 
 
@@ -52,5 +55,8 @@ class TrainerProcess:
 
 
 def _give_way() -> None:
+    """Prepares the new process, which is told to end when the service ends without telling it, as a killed one does."""
+    if LIBC is not None:
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGINT)
     os.nice(NICER)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored by what a shell starts in the background, and its children

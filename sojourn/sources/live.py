@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from sojourn.config.fields import Range
-from sojourn.live.facts import LiveSession
+from sojourn.live.facts import LiveSession, PendingRemoval
 from sojourn.live.removal import EPISODE, carry_out
 from sojourn.live.store import LiveStore
 from sojourn.record.episodes.store import EpisodeStore
@@ -69,16 +69,26 @@ class LiveGroups:
     stage: str
     _ages: list[int] = field(default_factory=list[int])
     _removed: int = 0
+    _since: dict[PendingRemoval, int] = field(default_factory=dict[PendingRemoval, int])
 
     async def take(self, step: int) -> list[Group]:
         config = self.config
         while True:
-            self._removed += len(carry_out(self.store, self.episodes))
-            if found := self.store.take(self.stage, step, config.width, config.per_person, config.max_age):
-                break
+            self._carry_out(step)
+            found = self.store.take(self.stage, step, config.width, config.per_person, config.max_age)
+            read = [(one, self._episode(one)) for one in found or ()]
+            if kept := [(one, episode) for one, episode in read if episode.trajectories[0].turns]:
+                break  # the others were taken back in this moment
             await asyncio.sleep(config.poll_s)
-        self._ages += [self.store.age(one) for one in found]
-        return [Group(place, _task(one), (self._episode(one),), origin=Live.origin) for place, one in enumerate(found)]
+        self._ages += [self.store.age(one) for one, _ in kept]
+        return [Group(place, _task(one), (episode,), origin=Live.origin) for place, (one, episode) in enumerate(kept)]
+
+    def _carry_out(self, step: int) -> None:
+        """Removes what people took back. This step, or one before it, may replay it and be recorded later: so a removal
+        is done when a later one is recorded."""
+        pending = [one for one in self.store.removals() if one.stage == self.stage]
+        self._since = {one: self._since.get(one, step) for one in pending}
+        self._removed += len(carry_out(self.store, self.episodes, self._since))
 
     def metrics(self) -> Mapping[str, float]:
         """Returns the mean age of the sessions that were taken since the last call, in changes of the weights that

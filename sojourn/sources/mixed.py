@@ -11,6 +11,8 @@ from sojourn.abilities import Checks, GroupQueue, Measured, Observes, max_lag, q
 from sojourn.config.fields import Kind
 from sojourn.protocols import Source, SourceConfig, Stateful
 from sojourn.sources.context import SourceContext, StageContext
+from sojourn.sources.live import LiveGroups
+from sojourn.sources.replay import ReplayBuffer
 from sojourn.types import Group, Score
 
 
@@ -61,12 +63,20 @@ class Mixed:
 
 @dataclass(frozen=True)
 class MixedGroups:
-    """Takes the groups of a step from all parts at once."""
+    """Takes the groups of a step from all parts at once; beside sessions of a live service, for which a step may wait
+    long, what is replayed is chosen last, as people may take sessions back meanwhile."""
 
     parts: Sequence[Source]
 
     async def take(self, step: int) -> list[Group]:
-        taken = await asyncio.gather(*(part.take(step) for part in self.parts))
+        waits = any(isinstance(part, LiveGroups) for part in self.parts)
+        last = [waits and isinstance(part, ReplayBuffer) for part in self.parts]
+        taken: list[list[Group]] = [[] for _ in self.parts]
+        for now in (False, True):
+            numbers = [number for number, late in enumerate(last) if late is now]
+            found = await asyncio.gather(*(self.parts[number].take(step) for number in numbers))
+            for number, groups in zip(numbers, found, strict=True):
+                taken[number] = groups
         return [group for groups in taken for group in groups]
 
     async def close(self) -> None:

@@ -45,14 +45,17 @@ class Releases:
         """Offers the present weights, or writes down why not; returns that in a sentence. An evaluation that
         was considered before, by a run that was killed, is not considered again."""
         evaluation = _evaluation(name, step)
-        if any(one.folder.name == evaluation for one in self.store.releases()):
-            self.store.add_events(of=Candidate(evaluation))
+        known = next((one.number for one in self.store.releases() if one.folder.name == evaluation), None)
+        if known is not None:
+            told = any(event.kind == OFFERED and event.release == known for event in self.store.events())
+            events = [] if told else [Event(time.time(), OFFERED, known, name)]
+            self.store.add_events(*events, of=Candidate(evaluation))
             return f"{name} was offered before"
-        if (known := self.store.candidate(evaluation)) is not None:
-            return f"{name} was refused before: {known.refused}"
+        if (judged := self.store.candidate(evaluation)) is not None:
+            return f"{name} was refused before: {judged.refused}"
         if reason := judge(self.gate, self.store, summary):
             return self._refuse(name, evaluation, reason)
-        path = self.store.folder / "releases" / evaluation
+        path = self.store.weights / evaluation
         with writing(path), new_folder(path, replace=True) as temporary:
             trained_models.save(trainers, temporary)
         number = self.store.offer(step, path, panel_of(summary))

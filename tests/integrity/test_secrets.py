@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+import time
 import tomllib
 import zipfile
 from collections.abc import Mapping
@@ -387,3 +388,22 @@ def test_limits_are_not_keys() -> None:
         "a basic mistake",
     ):
         assert masked(text) == text
+
+
+@pytest.mark.parametrize("piece", ["-", "--a_", "eyJ-", "?a_", "a.", "token", "A1", "://a:"])
+def test_long_texts_are_masked_in_time_that_grows_with_their_length(piece) -> None:
+    """A client may send megabytes of anything, and a server masks them between its replies."""
+    text = piece * (20_000 // len(piece))
+    began = time.process_time()
+    masked(text)
+    assert time.process_time() - began < 1.0
+
+
+def test_what_is_bounded_finds_keys_of_every_length_that_issuers_give() -> None:
+    for key in (
+        f"eyJ{'aB3_' * 200}.{'x' * 4000}.{'y' * 300}",
+        "--my-service-access-token=abcd",
+        "-----api-key=abcdefgh",
+    ):
+        assert "abcd" not in masked(f"say {key} now")
+        assert "xxx" not in masked(f"say {key} now")

@@ -1,5 +1,6 @@
 """`sojourn live` from start to end: people are served, their sessions are trained on, and new weights serve."""
 
+import asyncio
 import json
 import os
 import signal
@@ -13,6 +14,10 @@ import tomli_w
 from typer.testing import CliRunner
 
 from sojourn.cli import app
+from sojourn.commands.live import _tell_end
+from sojourn.errors import RecordError
+from sojourn.serving.service_lock import ServiceLock
+from sojourn.serving.trainer_process import TrainerProcess
 from tests.live_sessions import PASSES, RECIPE, stage
 
 TABLE = {"name": "chat", **RECIPE, "release": {**PASSES, "canary_share": 0.0}, "stages": [stage(3)]}
@@ -75,6 +80,8 @@ def test_people_are_served_and_their_feedback_is_trained_on(tmp_path):
                     _talk(http, name)
                 events = _until(http, lambda told: told["serving"] == 1)["events"]
                 _talk(http, "cyn")
+                second = CliRunner().invoke(app, ["live", str(tmp_path / "run"), "--resume", "--port", "0"])
+                assert "the store of another service, which runs" in str(second.exception)
                 answered = json.loads(http.get("/releases").text)["serving"]
             it.send_signal(signal.SIGINT)
             rest = it.stdout.read()
@@ -85,6 +92,37 @@ def test_people_are_served_and_their_feedback_is_trained_on(tmp_path):
     assert answered == 1
     log = (tmp_path / "run-training.log").read_text()
     assert "rl-1 may serve, as release 1" in log
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (0, "sojourn live: the training has ended: it serves on, and learns no more\n"),
+        (3, "sojourn live: the training ended with exit code 3: the disk is full; it serves on, and learns no more: "
+            "end the service, mend that, and go on with --resume {}\n"),
+    ],
+)  # fmt: skip
+async def test_it_says_at_once_that_the_training_has_ended(tmp_path, capsys, code, told):
+    log = tmp_path / "training.log"
+    log.write_text("the disk is full\n")
+    words = [sys.executable, "-c", f"raise SystemExit({code})"]
+    process = await asyncio.create_subprocess_exec(*words)
+    with log.open("ab") as output:
+        await _tell_end(TrainerProcess(process, output), tmp_path, log)
+    assert capsys.readouterr().err == told.format(tmp_path)
+
+
+def test_a_service_has_the_lock_of_its_store_until_it_ends(tmp_path):
+    first, second = ServiceLock(tmp_path / "live"), ServiceLock(tmp_path / "live")
+    first.take()  # there is no folder yet
+    (tmp_path / "live").mkdir()
+    for _ in range(2):
+        first.take()
+    with pytest.raises(RecordError, match="use that one, or end it first"):
+        second.take()
+    first.close()
+    second.take()
+    second.close()
 
 
 def _talk(http, name):

@@ -1,6 +1,8 @@
 """Runs that learn from a live service: which sessions a step trains on, what is offered, and a run that is resumed."""
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from sojourn.cli import app
-from sojourn.live.gate import Gate
+from sojourn.live.gate import Gate, serving
 from sojourn.live.store import LiveStore
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.train.releases import Releases
@@ -108,6 +110,40 @@ def test_weights_are_considered_once_and_each_decision_is_written_down(tmp_path)
     ]
     assert [one.folder.name for one in releases.store.releases()] == ["before@0", "rl-2@2"]
     releases.close()
+
+
+def test_an_offer_that_was_not_told_as_the_run_was_killed_is_told_when_it_goes_on(tmp_path, monkeypatch):
+    """A service begins with the first that was told, and would wait for it for ever."""
+    releases = Releases.of(Gate(), tmp_path)
+
+    def killed(self, *events, of=None):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LiveStore, "add_events", killed)
+        with pytest.raises(KeyboardInterrupt):
+            releases.consider("before", 0, summary(0.8), {})
+    assert len(releases.store.releases()) == 1
+    for _ in range(2):
+        assert releases.consider("before", 0, summary(0.8), {}) == "before was offered before"
+        assert [(event.kind, event.release) for event in releases.store.events()] == [("offered", 0)]
+    assert serving(releases.store).number == 0
+    releases.close()
+
+
+def test_releases_are_found_where_a_run_was_moved_or_copied_to(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    releases = Releases.of(Gate(), Path("run"))
+    releases.consider("before", 0, summary(0.8), {})
+    releases.close()
+    shutil.copytree("run", "copy")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for run in (tmp_path / "run", tmp_path / "copy"):
+        store = LiveStore(run / "live")
+        assert [one.folder for one in store.releases()] == [run / "live" / "releases" / "before@0"]
+        assert store.releases()[0].folder.is_dir()
+        store.close()
 
 
 def test_a_run_that_is_resumed_trains_on_the_same_sessions_at_the_same_steps(tmp_path, sessions):

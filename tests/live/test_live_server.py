@@ -1,9 +1,12 @@
 """The live server over HTTP: consent, feedback, what is masked, what is forgotten; and that what is kept is exact."""
 
 import asyncio
+from urllib.parse import quote
 
 import pytest
 
+from sojourn.errors import RecordError
+from sojourn.live.gate import FREEZE
 from tests.live_site import HELLO, Site
 
 
@@ -77,22 +80,6 @@ async def test_all_that_changes_something_needs_the_token(tmp_path):
             ("POST", "/s/a/end"),
         ):
             assert (await site.http.request(method, path, json={})).status_code == 401
-
-
-async def test_private_things_reach_neither_the_model_nor_the_store(tmp_path):
-    text = "I am jo@example.org, +49 30 1234567, card 4111 1111 1111 1111; 3 of 12 doors."
-    async with Site(tmp_path, consent=True) as site:
-        reply = await site.ask(messages=[{"role": "user", "content": text}])
-        again = [{"role": "user", "content": text}, reply, {"role": "user", "content": "More"}]
-        await site.ask(messages=again)
-        seen = site.sampler.format.decode(site.sampler.prompts[0])
-        assert "I am <email>, <phone>, card <card>; 3 of 12 doors." in seen
-        assert [turn.parent for turn in site.store.turns("a")] == [-1, 0]  # the same text is masked alike
-        for path in tmp_path.iterdir():
-            assert b"example.org" not in path.read_bytes()
-    async with Site(tmp_path / "open", consent=True, mask=False) as site:
-        await site.ask(messages=[{"role": "user", "content": text}])
-        assert text in site.sampler.format.decode(site.sampler.prompts[0])
 
 
 async def test_a_session_ends_and_may_be_forgotten(tmp_path):
@@ -212,31 +199,6 @@ async def test_pages_of_other_sites_change_nothing(tmp_path):
         assert site.store.feedback("a") == []
 
 
-async def test_the_requests_behind_turns_are_kept_without_what_is_private(tmp_path):
-    text = "I am jo@example.org, +49 30 1234567, card 4111 1111 1111 1111."
-    name = '"jo\\u0040example.org"'
-    escaped = f'{{"model": "m", "messages": [{{"role": "user", "content": {name}}}], "user": {name}}}'
-    async with Site(tmp_path, consent=True) as site:
-        await site.ask(messages=[{"role": "user", "content": text}])
-        answer = await site.http.post(
-            "/s/a/v1/chat/completions", content=escaped, headers={"User-Agent": "jo@example.org"}
-        )
-        assert answer.status_code == 200
-        first, second = site.store.turns("a")
-        assert "I am <email>, <phone>, card <card>." in first.notes["request body"]
-        assert second.notes["client"] == "<email>"
-        assert second.notes["request body"].count("<email>") == 2
-        assert second.notes["new context"].startswith("side")
-        for path in tmp_path.iterdir():
-            assert b"example.org" not in path.read_bytes()
-        await site.http.delete("/s/a")
-        for path in tmp_path.iterdir():
-            assert b"<email>" not in path.read_bytes()
-    async with Site(tmp_path / "open", consent=True, mask=False) as site:
-        await site.ask(messages=[{"role": "user", "content": text}])
-        assert text in site.store.turns("a")[0].notes["request body"]
-
-
 async def test_requests_are_counted_by_release_and_by_how_they_ended(tmp_path):
     async with Site(tmp_path, consent=True) as site:
         for _ in range(3):
@@ -258,3 +220,103 @@ async def test_what_is_no_whole_text_is_refused(tmp_path):
             answer = await site.http.post(f"/s/a/{path}", content=body)
             assert answer.status_code == 400
             assert "the body cannot be written as JSON" in answer.json()["error"]["message"]
+
+
+async def test_what_a_person_refused_is_kept_neither_after_a_pause_nor_after_a_restart(tmp_path):
+    """Where consent is assumed, the refusal itself is all that is kept of the session."""
+    async with Site(tmp_path, consent=True, idle_s=-1.0) as site:
+        assert (await site.post("/s/a/consent", consent=False)).json() == {"consent": False}
+        await site.ask()
+        await site.server.look()
+        await site.ask()
+        assert site.store.turns("a") == ()
+    async with Site(tmp_path, consent=True) as site:
+        await site.ask()
+        assert site.store.turns("a") == ()
+
+
+async def test_without_assumed_consent_a_refusal_keeps_nothing(tmp_path):
+    async with Site(tmp_path) as site:
+        await site.post("/s/a/consent", consent=False)
+        assert site.store.sessions() == []
+
+
+async def test_of_requests_that_name_no_session_nothing_is_kept(tmp_path):
+    """They are of many people, and nobody could take them back."""
+    async with Site(tmp_path, consent=True) as site:
+        answer = await site.http.post("/v1/chat/completions", json={"model": "m", "messages": HELLO})
+        assert answer.status_code == 200
+        assert site.store.sessions() == []
+        named = await site.http.post(
+            "/v1/chat/completions", json={"model": "m", "messages": HELLO}, headers={"x-session-id": "b"}
+        )
+        assert named.status_code == 200
+        assert [one.key for one in site.store.sessions()] == ["b"]
+
+
+@pytest.mark.parametrize("person", ["https://example.net/u/17", "a/b", "ü ñ", "100%", "u?x#y"])
+async def test_a_person_of_any_name_can_be_removed(tmp_path, person):
+    async with Site(tmp_path) as site:
+        await site.ask()
+        await site.post("/s/a/consent", consent=True, person=person)
+        answer = await site.http.delete(f"/people/{quote(person, safe='')}")
+        assert answer.json() == {"removed": ["a"]}
+
+
+async def test_a_session_that_is_agreed_to_late_began_when_its_release_was_chosen(tmp_path):
+    async with Site(tmp_path) as site:
+        await site.ask()
+        site.store.tell("serving", 0, "another one, as it were")
+        await site.post("/s/a/consent", consent=True)
+        assert site.store.age(site.store.session("a")) == 1
+
+
+async def test_what_goes_wrong_with_one_duty_keeps_no_other_from_being_done(tmp_path, capsys):
+    def fails():
+        raise RecordError("the run folder is locked: let the other program end")
+
+    async with Site(tmp_path, remove=fails) as site:
+        (tmp_path / FREEZE).touch()
+        for _ in range(2):
+            await site.server.look()
+        assert [event.kind for event in site.store.events()][-1] == "frozen"
+    assert capsys.readouterr().err.count("the run folder is locked") == 1
+
+
+async def test_ids_of_feedback_are_texts_or_numbers(tmp_path):
+    async with Site(tmp_path, consent=True) as site:
+        await site.ask()
+        for id in (0, "0", "x"):
+            assert (await site.post("/s/a/feedback", value=0.25, id=id)).status_code == 200
+        assert len(site.store.feedback("a")) == 2
+        refused = await site.post("/s/a/feedback", value=1, id={"a": 1})
+        assert (refused.status_code, "id = {'a': 1}: expected a text or a whole number" in refused.text) == (400, True)
+
+
+async def test_who_goes_on_after_a_deletion_is_not_kept_again_unless_they_agree(tmp_path):
+    """Clients send the whole conversation with each request, so all that was deleted would be back."""
+    async with Site(tmp_path, consent=True) as site:
+        reply = await site.ask(messages=[{"role": "user", "content": "my secret"}])
+        more = [{"role": "user", "content": "my secret"}, reply, {"role": "user", "content": "More"}]
+        await site.http.delete("/s/a")
+        await site.ask(messages=more)
+        assert site.store.sessions() == []
+        await site.post("/s/b/consent", consent=True, person="jo")
+        await site.http.delete("/people/jo")
+        await site.ask("b", messages=more)
+        assert site.store.sessions() == []
+        await site.post("/s/b/consent", consent=True, person="jo")
+        await site.ask("b")
+        assert len(site.store.turns("b")) == 2
+
+
+async def test_what_is_said_of_a_session_whose_person_does_not_agree_any_more_is_not_kept(tmp_path):
+    async with Site(tmp_path, consent=True) as site:
+        await site.ask()
+        await site.post("/s/a/feedback", value=1, id="x")
+        await site.post("/s/a/consent", consent=False)
+        answer = await site.post("/s/a/feedback", value=-1, id="y")
+        assert (answer.status_code, "its person agrees first" in answer.text) == (409, True)
+        assert site.store.feedback("a") == [(0, 1.0)]
+        await site.post("/s/a/feedback", value=None, id="x")
+        assert site.store.feedback("a") == []

@@ -188,3 +188,48 @@ def test_notes_of_turns_are_kept_and_deleted_with_them(store):
     assert store.forget(key="a") == ["a"]
     for path in store.folder.iterdir():
         assert b"0123456789abcdef" not in path.read_bytes()
+
+
+def test_the_reward_of_a_turn_is_bounded_however_often_its_person_speaks(store):
+    kept(store, "a")
+    for number in range(50):
+        store.add_feedback("a", f"f{number}", 0, -1.0)
+    [one] = store.turns("a")
+    assert (one.reward, one.info["feedback"]) == (-1.0, -1.0)
+
+
+def test_a_name_that_is_taken_back_twice_is_removed_from_both_steps(store):
+    for step in range(2):
+        kept(store, "a")
+        assert store.take("rl", step, 1)
+        store.forget(key="a")
+    assert [(one.stage, one.step) for one in store.removals()] == [("rl", 0), ("rl", 1)]
+
+
+def test_what_is_forgotten_while_another_program_reads_leaves_the_log_once_that_has_read(store, monkeypatch):
+    monkeypatch.setattr("sojourn.live.store.BUSY_S", 0.1)
+    kept(store, "secret-1", turns=20)
+    reader = LiveStore.to_read(store.folder)
+    reader._database.execute("BEGIN")
+    reader.sessions()
+    assert store.forget(key="secret-1") == ["secret-1"]
+    assert not store.without_copies()
+    reader.close()
+    assert store.without_copies()
+    for path in store.folder.iterdir():
+        assert b"secret-1" not in path.read_bytes()
+
+
+def test_removals_of_an_older_store_are_kept(store):
+    store.sessions()
+    store._database.executescript(
+        "DROP TABLE removals;"
+        "CREATE TABLE removals (digest TEXT PRIMARY KEY, stage TEXT NOT NULL, step INTEGER NOT NULL);"
+        "INSERT INTO removals VALUES ('d', 'rl', 3)"
+    )
+    store.close()
+    for _ in range(2):
+        again = LiveStore(store.folder)
+        assert [tuple(one) for one in again.removals()] == [("d", "rl", 3)]
+        assert [row[5] for row in again.rows("PRAGMA table_info(removals)")] == [1, 2, 3]
+        again.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from sojourn.record import checkpoint
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.sources.live import Live, LiveGroups
+from sojourn.sources.mixed import MixedGroups
+from sojourn.sources.replay import Replay, ReplayBuffer
 from sojourn.types import Group
 from tests.live_sessions import PASSES, RECIPE, kept, stage
 
@@ -140,11 +143,11 @@ def test_what_is_in_a_step_that_is_being_recorded_is_removed_once_it_is(run, tmp
         episodes.append("rl", 0, taken)
         again = asyncio.run(groups.take(1))  # training carries it out before it takes others
         assert [row.id for row in episodes.query()] == ["live-s1"]
-        assert store.removals() == []
+        assert len(store.removals()) == 1  # step 1 may replay it, and is not recorded yet
         assert groups.metrics()["sessions_removed"] == 1
         store.forget(key=again[0].task.data["session"])
         episodes.append("rl", 1, [Group(1, again[1].task, again[1].episodes)])  # it was in no record after all
-        assert len(store.removals()) == 1
+        assert len(store.removals()) == 2
         episodes.append("rl", 2, asyncio.run(groups.take(2)))
         carry_out(store, episodes)
         assert store.removals() == []
@@ -206,3 +209,64 @@ def test_sessions_that_are_too_old_are_removed_from_the_run_as_well(run):
     with EpisodeStore(run, write=True) as episodes:
         assert carry_out(store, episodes, all_recorded=True) == ["live-s0", "live-s1"]
     store.close()
+
+
+def test_a_session_that_is_taken_back_while_a_step_takes_it_is_not_trained_on(tmp_path, monkeypatch):
+    store = LiveStore(tmp_path / "sessions")
+    for key in ("a", "b", "c"):
+        kept(store, key)
+    take = LiveStore.take
+
+    def take_and_lose(self, *arguments):
+        found = take(self, *arguments)
+        store.forget(key="a")
+        return found
+
+    monkeypatch.setattr(LiveStore, "take", take_and_lose)
+    with EpisodeStore(tmp_path / "run", write=True) as episodes:
+        groups = LiveGroups(Live(width=1, poll_s=0.01), LiveStore(tmp_path / "sessions"), episodes, "rl")
+        [group] = asyncio.run(groups.take(0))
+        assert group.episodes[0].id == "live-b"
+        asyncio.run(groups.close())
+    store.close()
+
+
+def test_what_is_taken_back_while_a_step_replays_it_does_not_come_back_with_that_step(tmp_path):
+    store = LiveStore(tmp_path / "sessions")
+    for number in range(8):
+        kept(store, f"s{number}")
+    with EpisodeStore(tmp_path / "run", write=True) as episodes:
+        groups = LiveGroups(Live(width=1, poll_s=0.01), store, episodes, "rl")
+        first = asyncio.run(groups.take(0))
+        episodes.append("rl", 0, first)
+        replayed = [*asyncio.run(groups.take(1)), replace(first[0], slot=1, origin="replay")]
+        store.forget(key="s0")
+        taken = asyncio.run(groups.take(2))  # step 1 is still being trained
+        episodes.append("rl", 1, replayed)
+        episodes.append("rl", 2, taken)
+        for step in range(3, 6):
+            episodes.append("rl", step, asyncio.run(groups.take(step)))
+        assert [row.id for row in episodes.query()] == [f"live-s{number}" for number in range(1, 6)]
+        assert store.removals() == []
+    assert holding(tmp_path / "run", "s0-0") == []
+    store.close()
+
+
+async def test_what_is_replayed_is_chosen_once_the_sessions_of_a_step_are_there(tmp_path):
+    """A step may wait for sessions for hours; what people take back meanwhile is replayed no more."""
+    order = []
+
+    class Waits(LiveGroups):
+        async def take(self, step):
+            await asyncio.sleep(0.01)
+            order.append("live")
+            return ["session"]
+
+    class Replays(ReplayBuffer):
+        async def take(self, step):
+            order.append("replay")
+            return ["replayed"]
+
+    live, replay = Waits(Live(), LiveStore(tmp_path), None, "rl"), Replays(Replay(), None, "rl")
+    assert await MixedGroups((replay, live)).take(0) == ["replayed", "session"]
+    assert order == ["live", "replay"]

@@ -1,55 +1,10 @@
 """Which release answers: what is offered is tried, serves, is watched, and is taken back by what people say."""
 
-from dataclasses import dataclass, field
-
 import pytest
 
-from sojourn.errors import ModelError
-from sojourn.live.gate import FREEZE, OFFERED, Gate
+from sojourn.live.gate import FREEZE
 from sojourn.live.store import LiveStore
-from sojourn.serving.served_releases import ServedReleases
-from tests.live_sessions import kept
-
-PANEL = {"success": 1.0, "success_low": 1.0, "malformed": 0.0, "tokens": 1.0}
-
-
-@dataclass
-class Engine:
-    closed: bool = False
-
-    async def close(self):
-        self.closed = True
-
-
-@dataclass
-class Opened:
-    engine: Engine = field(default_factory=Engine)
-
-
-def released(folder, **gate):
-    store, made = LiveStore(folder), {}
-
-    def opens(release):
-        if release.folder.name == "broken":
-            raise ModelError("its weights are damaged")
-        made[release.number] = Opened()
-        return made[release.number]
-
-    config = Gate(**{"canary_share": 0.5, "canary_sessions": 4, "tolerance": 0.1, "watch_sessions": 4, **gate})
-    return ServedReleases(config, store, opens), store, made
-
-
-def offer(store, name="weights"):
-    number = store.offer(0, store.folder / name, PANEL)
-    store.tell(OFFERED, number, name)
-    return number
-
-
-def said(store, release, values, name="s"):
-    for number, value in enumerate(values):
-        key = f"{name}-{release}-{number}-{len(store.sessions())}"
-        kept(store, key, release=release)
-        store.add_feedback(key, "f", 0, value)
+from tests.live_releases import kinds, offer, released, said
 
 
 async def watched_and_tried(releases, store):
@@ -63,10 +18,6 @@ async def watched_and_tried(releases, store):
     offer(store)
     await releases.poll()
     assert (releases.serving, releases.tried, releases.previous) == (1, 2, 0)
-
-
-def kinds(store):
-    return [(event.kind, event.release) for event in store.events() if event.kind != OFFERED]
 
 
 async def test_without_a_release_nothing_begins(tmp_path):
@@ -315,6 +266,9 @@ async def test_nothing_changes_while_it_is_frozen_and_a_damaged_release_is_left_
     await releases.poll()
     assert kinds(store) == [("serving", 0), ("frozen", 0), ("thawed", 0), ("failed", 1)]
     assert "its weights are damaged" in store.events()[-1].reason
+    offer(store, "cut short")
+    await releases.poll()
+    assert "Ran out of input" in store.events()[-1].reason
     assert releases.serving == 0
     await releases.close()
 

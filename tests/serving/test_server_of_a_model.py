@@ -143,6 +143,23 @@ async def test_a_stream_that_breaks_is_counted_by_its_failure():
     assert server.measures.requests.values == {("chat/completions", "500"): 1}
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Authorization": "bearer a token"},
+        {"x-api-key": "a token"},
+        {"x-api-key": "one of another service", "Authorization": "Bearer a token"},
+        {"x-api-key": "a token", "Authorization": "Bearer one of another service"},
+    ],
+)
+async def test_the_token_is_found_wherever_a_client_sends_it(headers):
+    """A client whose environment has keys of two kinds sends both."""
+    server, _ = scripted(address=Address(host="0.0.0.0", token="a token"))
+    async with client(server) as http:
+        answer = await http.post("/v1/messages", json={**HELLO, "max_tokens": 9}, headers=headers)
+        assert answer.status_code == 200
+
+
 async def test_a_public_address_asks_for_its_token_on_every_path_but_health():
     server, _ = scripted(address=Address(host="0.0.0.0", token="a token"))
     allowed = {"Authorization": "Bearer a token"}

@@ -18,6 +18,7 @@ from sojourn.types import Group
 from sojourn.view.server import application
 from tests import live_run
 from tests.gateway_sessions import replies, said
+from tests.live_sessions import turn
 from tests.live_site import Site
 from tests.program_worlds import DOOR, LOOP, played
 from tests.view import hostile
@@ -158,15 +159,29 @@ async def test_traffic_over_a_long_time_is_counted_together_and_nothing_is_lost(
     assert "requests per 53 minutes, by release" in page
 
 
-async def test_a_session_without_a_name_has_a_page(tmp_path):
+def test_a_session_without_a_name_that_an_older_service_kept_has_a_page(tmp_path):
+    RunFolder.create(tmp_path / "run", CONFIG).close()
+    client = TestClient(application([tmp_path]), base_url="http://127.0.0.1", raise_server_exceptions=False)
+    store = LiveStore(tmp_path / "run" / "live")
+    store.open("", "", 0, consent=True)
+    store.add_turn("", 0, turn("Hi there"))
+    store.close()
+    address = re.findall(r'data-href="(/runs/run/live[^"]*)"', client.get("/runs/run/live").text)
+    assert "Hi there" in shown(client, address[0])
+    assert "Hi there" in client.get("/runs/run/text/live/0/").text
+
+
+async def test_texts_are_not_shown_while_their_person_does_not_agree(tmp_path):
     RunFolder.create(tmp_path / "run", CONFIG).close()
     client = TestClient(application([tmp_path]), base_url="http://127.0.0.1", raise_server_exceptions=False)
     async with Site(tmp_path / "run" / "live", consent=True) as site:
-        body = {"model": "m", "messages": [{"role": "user", "content": "Hi there"}]}
-        assert (await site.http.post("/v1/chat/completions", json=body)).status_code == 200
-        address = re.findall(r'data-href="(/runs/run/live[^"]*)"', client.get("/runs/run/live").text)
-        assert "Hi there" in shown(client, address[0])
-        assert "Hi there" in client.get("/runs/run/text/live/0/").text
+        await site.ask("a", [{"role": "user", "content": "a secret"}])
+        await site.post("/s/a/consent", consent=False)
+        page = shown(client, "/runs/run/live/a")
+        assert ("a secret" in page, "Its person does not agree" in page) == (False, True)
+        assert client.get("/runs/run/text/live/0/a").status_code == 404
+        await site.post("/s/a/consent", consent=True)
+        assert "a secret" in shown(client, "/runs/run/live/a")
 
 
 async def test_what_is_deleted_is_shown_no_more(tmp_path):
@@ -242,8 +257,8 @@ def test_an_episode_shows_the_requests_of_its_program_and_how_that_ended(client,
     )
     whole = client.get(f"/runs/agents/text/notes/0.2/{program}").text
     assert '{"model": "m", "messages": [{"role": "user", "content": "<b>changed</b>"}' in whole
-    for turn in ("0.9", "7.0", "x", "0"):
-        assert client.get(f"/runs/agents/text/notes/{turn}/{program}").status_code == 404
+    for number in ("0.9", "7.0", "x", "0"):
+        assert client.get(f"/runs/agents/text/notes/{number}/{program}").status_code == 404
 
 
 def test_episodes_of_older_runs_say_that_nothing_is_recorded_and_others_say_nothing(client, folder, program, runs):

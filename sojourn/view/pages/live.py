@@ -12,6 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 from sojourn.errors import RecordError
 from sojourn.live import reading
 from sojourn.live.reading import LiveReading, SessionRow
+from sojourn.live.store import LiveStore
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.vocabulary import read as read_vocabulary
 from sojourn.record.run_status import RunStatus
@@ -52,7 +53,7 @@ def session(request: Request) -> Page:
     path = cache.path(key)
     with reading.opened(path) as store:
         row = reading.session(store, name)
-        record, feedback = _record(row, store.turns(name)), store.feedback(name)
+        record, feedback = _record(row, _shown(store, row)), store.feedback(name)
     known = {name: text for name, text in colourings(record).items() if name != "lag"}
     colouring = request.query_params.get("tokens", "")
     colouring = colouring if colouring in known else ""
@@ -74,7 +75,8 @@ def text(request: Request) -> Response:
     """Returns a turn of a session as text: its messages, and its notes."""
     params = request.path_params
     with reading.opened(run_cache(request).path(params["run"])) as store:
-        record = _record(reading.session(store, params["session"]), store.turns(params["session"]))
+        row = reading.session(store, params["session"])
+        record = _record(row, _shown(store, row))
     [trajectory] = record.episode.trajectories
     if params["turn"] >= len(trajectory.turns):
         raise RecordError(f"the session {params['session']} has no turn {params['turn']}: reload its page")
@@ -111,6 +113,11 @@ def _recorded(request: Request, path: Path, sessions: Sequence[SessionRow]) -> d
         stages = {one.stage for one in ids.values() if one.stage is not None}
         held = {id for stage in stages for id in store.holds(stage, ids)}
     return {ids[id].key: id for id in held}
+
+
+def _shown(store: LiveStore, row: SessionRow) -> tuple[Turn, ...]:
+    """Returns the turns of a session; none where its person does not agree any more."""
+    return store.turns(row.key) if row.consent else ()
 
 
 def _record(row: SessionRow, turns: Sequence[Turn]) -> Record:
