@@ -183,13 +183,13 @@ def bake(
     folder: Path,
     workers: int,
     known: Runs | None = None,
-) -> dict[str, Any]:
+) -> dict[str, dict[str, Any]]:
     """Returns the runs by variant and seed, of which `workers` are made at once, but for `known` ones; what fails is
     said and left out."""
     wanted = missing(known or {}, variants, seeds)
     seeds = list(dict.fromkeys(seed for _, seed in wanted))
     with ThreadPoolExecutor(workers) as pool:
-        warm = list(pool.map(lambda seed: run(Job(bakeoff, WARMUP, seed), folder), seeds))
+        list(pool.map(lambda seed: run(Job(bakeoff, WARMUP, seed), folder), seeds))
         jobs = [Job(bakeoff, variant, seed) for variant, seed in wanted]
         jobs.sort(key=lambda job: job.variant != bakeoff.base)  # the others may learn from what the base recorded
         count = sum(job.variant == bakeoff.base for job in jobs)
@@ -202,8 +202,7 @@ def bake(
     for job, figures in zip(jobs, done, strict=True):
         if figures is not None:
             runs[job.variant][str(job.seed)] = {k: v for k, v in figures.items() if k not in ("recipe", "warmup")}
-    cloning = {str(seed): sum(figures["seconds_per_step"]) for seed, figures in zip(seeds, warm, strict=True)}
-    return {"cloning_seconds": cloning, "runs": {variant: found for variant, found in runs.items() if found}}
+    return {variant: found for variant, found in runs.items() if found}
 
 
 def attempted(make: Callable[[], dict[str, Any]], what: str) -> dict[str, Any] | None:

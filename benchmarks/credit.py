@@ -84,7 +84,7 @@ CREDIT = Bakeoff(HERE / "credit.toml", HERE / "credit_warmup.toml", METHODS, BAS
 
 def figures(methods: Sequence[str], seeds: Sequence[int], folder: Path, workers: int) -> dict[str, Any]:
     baked = bake(CREDIT, methods, seeds, folder, workers)
-    starts = {seed: of["evaluations"][0] for found in baked["runs"].values() for seed, of in found.items()}
+    starts = {seed: of["evaluations"][0] for found in baked.values() for seed, of in found.items()}
     stage = resolve(toml.read(HERE / "credit.toml")).recipe.stages[0]
     return {
         "steps": stage.steps,
@@ -92,8 +92,8 @@ def figures(methods: Sequence[str], seeds: Sequence[int], folder: Path, workers:
         "at_once": workers,
         "methods": {method: METHODS[method] for method in methods},
         "warm_start": {seed: [start["won"], start["of"]] for seed, start in sorted(starts.items())},
-        "summary": summary(BASE, baked["runs"]),
-        **baked,
+        "summary": summary(BASE, baked),
+        "runs": baked,
     }
 
 

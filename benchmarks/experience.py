@@ -161,10 +161,10 @@ def compared(
         raise SystemExit(f"no variant {sorted(unknown)[0]}: choose among {', '.join(bakeoff.variants)}")
     names = [name for name in bakeoff.variants if not chosen or name in (BASE, *chosen)]
     baked = bake(bakeoff, names, seeds, folder / world, workers)
-    runs = {name: {seed: short(of) for seed, of in found.items()} for name, found in baked["runs"].items()}
+    runs = {name: {seed: short(of) for seed, of in found.items()} for name, found in baked.items()}
     return {
         "variants": {name: bakeoff.variants[name] for name in names},
-        "summary": summary(BASE, baked["runs"]),
+        "summary": summary(BASE, baked),
         "runs": runs,
     }
 

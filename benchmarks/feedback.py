@@ -65,8 +65,8 @@ def main(given: Sequence[str]) -> None:
             resolve(Job(BAKEOFF, variant, 0).tables(options.folder))
             print(f"{variant} can be built")
         return
-    done = bake(BAKEOFF, names, options.seeds, options.folder.resolve(), options.workers)
-    found = {"summary": summary(BASE, done["runs"]), **done}
+    runs = bake(BAKEOFF, names, options.seeds, options.folder.resolve(), options.workers)
+    found = {"summary": summary(BASE, runs), "runs": runs}
     print(told(BASE, found), flush=True)
     print(write("feedback", found, folder=RESULTS if whole else options.folder))
 

@@ -115,9 +115,9 @@ def main(given: Sequence[str]) -> None:
     if options.dry:
         dry(setting.bakeoff, names, folder)
         return
-    done = bake(setting.bakeoff, names, seeds, folder, options.workers, known)
-    done["runs"] = joined(known, done["runs"], setting.variants)
-    found = {"summary": summary(BASE, done["runs"]), **done}
+    made = bake(setting.bakeoff, names, seeds, folder, options.workers, known)
+    runs = joined(known, made, setting.variants)
+    found = {"summary": summary(BASE, runs), "runs": runs}
     print(told(BASE, found), flush=True)
     print(write(setting.name, found, "openai", "openai-agents", folder=RESULTS if whole else folder))
 

@@ -105,7 +105,7 @@ def proposed(run: Path) -> dict[str, list[float]]:
 def compared(
     bakeoff: Bakeoff, names: Sequence[str], seeds: Sequence[int], folder: Path, workers: int, known: Runs
 ) -> dict[str, Any]:
-    baked = bake(bakeoff, names, seeds, folder, workers, known)["runs"]
+    baked = bake(bakeoff, names, seeds, folder, workers, known)
     found = {
         name: {
             seed: {**of, "proposed": proposed(Job(bakeoff, name, int(seed)).place(folder) / "run")}

@@ -89,8 +89,8 @@ def compared(world: str, names: Sequence[str], seeds: Sequence[int], folder: Pat
     baked = bake(bakeoff_of(world), names, seeds, folder / world, workers)
     return {
         "variants": {name: VARIANTS[name] for name in names},
-        "summary": summary(BASE, baked["runs"]),
-        "runs": {name: {seed: short(of) for seed, of in found.items()} for name, found in baked["runs"].items()},
+        "summary": summary(BASE, baked),
+        "runs": {name: {seed: short(of) for seed, of in found.items()} for name, found in baked.items()},
     }
 
 

@@ -94,12 +94,12 @@ def test_a_bake_off_goes_on_where_it_was_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(bakeoff, "execute", train)
     monkeypatch.setattr(bakeoff, "measured", lambda run: made(50, 0.5, 2.0))
     found = bakeoff.bake(CREDIT, ["grpo", "rloo"], [0, 1], tmp_path, workers=1)
-    assert found["runs"].keys() == {"rloo", "grpo"}
-    assert len(found["runs"]["grpo"]) + len(found["runs"]["rloo"]) == 3
+    assert found.keys() == {"rloo", "grpo"}
+    assert len(found["grpo"]) + len(found["rloo"]) == 3
     assert len(began) == 6
     again = bakeoff.bake(CREDIT, ["grpo", "rloo"], [0, 1], tmp_path, workers=1)
     assert len(began) == 7
-    assert [len(runs) for runs in again["runs"].values()] == [2, 2]
+    assert [len(runs) for runs in again.values()] == [2, 2]
     monkeypatch.setitem(METHODS, "rloo", {"estimator": {"name": "opo"}})
     bakeoff.bake(CREDIT, ["grpo", "rloo"], [0, 1], tmp_path, workers=1)
     assert len(began) == 9  # another recipe: done again
@@ -115,7 +115,7 @@ def test_what_a_result_has_is_not_made_again_and_stands_beside_what_is_new(tmp_p
     figures = {"runs": {"grpo": {"0": made(1, 0.1, 2.0), "10": made(10, 0.1, 2.0)}, "sapo": {"2": made(2, 0.1, 2.0)}}}
     (tmp_path / "results" / "credit.json").write_text(json.dumps({"figures": figures}))
     known = bakeoff.recorded("credit")
-    found = bakeoff.bake(CREDIT, ["grpo", "rloo"], [0, 1], tmp_path, 1, known)["runs"]
+    found = bakeoff.bake(CREDIT, ["grpo", "rloo"], [0, 1], tmp_path, 1, known)
     assert [name.split("-")[0] for name in began] == [".warmup", ".warmup", ".grpo", ".rloo", ".rloo"]
     both = bakeoff.joined(known, found, ["grpo", "rloo", "sapo", "opo"])
     assert {name: list(runs) for name, runs in both.items()} == {
