@@ -119,7 +119,7 @@ class Desk:
         until = loop.time() + wait
         while not self.waiting and loop.time() < until and not await request.is_disconnected():  # noqa: ASYNC110
             await asyncio.sleep(PAUSE_S)
-        if not self.waiting or await request.is_disconnected():
+        if await request.is_disconnected() or not self.waiting:  # others may take it meanwhile
             return Response(status_code=204)
         ticket = self.waiting.popleft()
         ticket.touch()
