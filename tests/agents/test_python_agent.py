@@ -1,16 +1,23 @@
 """Functions as agents: they ask the model over HTTP in the process that trains, and act in the world themselves."""
 
+import argparse
 import asyncio
+import contextlib
+import gc
+import weakref
 
 import httpx
 import pytest
 
 from sojourn.agents.python import Python
+from sojourn.errors import InfrastructureError
 from sojourn.rollout.limits import Limits
 from sojourn.rollout.runner import Rollout, Runner
 from sojourn.types import Ending, SamplingParams
 from tests.gateway_sessions import OddSampler, renderer, replies, said
 from tests.program_worlds import DOOR, Halls
+
+SESSIONS = []  # weak references to those of a function's plays
 
 
 async def asks(client, *texts):
@@ -55,6 +62,55 @@ async def calls_with_a_list(client):
     await client.call("look", [1])
 
 
+async def exits(client):
+    """Parses what the model said as the arguments of a command."""
+    await asks(client, "Hi")
+    argparse.ArgumentParser().parse_args(["--unknown"])
+
+
+async def exits_as_it_should(client):
+    await asks(client, "Hi")
+    raise SystemExit
+
+
+async def waits_for_what_is_cancelled(client):
+    await asks(client, "Hi")
+    task = asyncio.ensure_future(asyncio.sleep(3600))
+    task.cancel()
+    await task
+
+
+async def asks_again(client):
+    """Asks until there is a reply."""
+    await asks(client, "Hi")
+    while True:
+        with contextlib.suppress(httpx.HTTPStatusError):
+            return await asks(client, "Hi", "and")
+        await asyncio.sleep(0.02)
+
+
+async def acts_without(client):
+    """Acts where there is no reply, too."""
+    await asks(client, "Hi")
+    with contextlib.suppress(httpx.HTTPStatusError):
+        await asks(client, "Hi", "and")
+    await client.act("done")
+
+
+async def asks_two(client):
+    await asks(client, "Hi")
+    await asyncio.gather(asks(client, "Hi", "and"), asks(client, "A title?"))
+
+
+async def acts_while_it_asks(client):
+    SESSIONS.append(weakref.ref(client.site.service.sessions.get(client.key)))
+    await asks(client, "Hi")
+    asking = asyncio.ensure_future(asks(client, "Hi", "slow"))
+    await asyncio.sleep(0.2)
+    await client.act("done")
+    await asking
+
+
 async def goes_on(client):
     await asks(client, "Hi")
     await asyncio.sleep(3600)
@@ -75,8 +131,8 @@ async def two_at_once(client):
 def no_coroutine(client): ...
 
 
-async def played(function, script, **config):
-    sampler, family = OddSampler(renderer(), script), Halls()
+async def played(function, script, *, wait=None, **config):
+    sampler, family = OddSampler(renderer(), script, wait=wait), Halls()
     agent = Python(function=f"{__name__}:{function}", **config)
     runner = Runner(Rollout(limits=Limits(turns=16), retries=0), family, agent, sampler.format, sampler, 4096, 0)
     episode = await runner.play_episode(family.tasks("train")[0], SamplingParams(512), "t")
@@ -126,6 +182,70 @@ async def test_a_call_that_is_none_is_a_failure_of_the_policy(function, error):
     [turn] = episode.trajectories[0].turns
     assert turn.info["program_failed"] == 1.0
     assert error in turn.notes["program's errors"]
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "error"),
+    [
+        ("exits", 1, "SystemExit: 2"),
+        ("exits_as_it_should", 0, ""),
+        ("waits_for_what_is_cancelled", 1, "CancelledError"),
+    ],
+)
+async def test_a_function_that_exits_or_is_cancelled_within_ends_its_own_episode(function, code, error):
+    episode, *_ = await played(function, replies(said("Hi")))
+    assert episode.error is None
+    [turn] = episode.trajectories[0].turns
+    assert turn.info.get("program_failed", 0.0) == code
+    assert error in turn.notes.get("program's errors", "")
+
+
+@pytest.mark.parametrize("function", ["asks_again", "acts_without", "asks_two"])
+async def test_what_a_function_does_without_the_engine_is_not_trained_on(function):
+    def script(prompt):
+        if "and" in prompt:
+            raise InfrastructureError("the engine is gone")
+        return said("Hi")
+
+    episode, *_ = await played(function, script, seconds=1.0)
+    assert "the model gave a program no reply: the engine is gone" in str(episode.error)
+    assert episode.trajectories[0].turns, "for people to look at"
+
+
+async def test_an_engine_that_recovers_harms_no_episode():
+    left = [None, RuntimeError("not now"), None]
+
+    def script(prompt):
+        if (error := left.pop(0)) is not None:
+            raise error
+        return said("Hi")
+
+    episode, *_ = await played("asks_again", script)
+    assert episode.error is None
+    assert len(episode.trajectories[0].turns) == 2
+
+
+async def test_no_session_outlives_its_play():
+    """Nor does a reply that was under way when the play ended."""
+    prompts, ended = [], []
+
+    def script(prompt):
+        prompts.append(prompt)
+        return said("Hi")
+
+    async def wait():
+        if "slow" in prompts[-1]:
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                ended.append(True)
+
+    episode, *_ = await played("acts_while_it_asks", script, wait=wait)
+    assert episode.trajectories[0].success
+    await asyncio.sleep(0.05)
+    assert ended == [True]
+    gc.collect()
+    assert SESSIONS.pop()() is None
 
 
 async def test_it_ends_with_its_time():
