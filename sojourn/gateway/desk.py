@@ -141,8 +141,9 @@ class Desk:
         ticket = self._ticket(request)
         body = await _body(request, self.limits, CLOSING)
         reward, failure, output = body.get("reward"), body.get("failure") or "", body.get("output") or ""
-        if not isinstance(failure, str) or not isinstance(output, str):
-            raise RequestError("failure and output are texts", param="failure")
+        for name, text in (("failure", failure), ("output", output)):
+            if not isinstance(text, str):
+                raise RequestError(f"{name} = {text!r:.60}: expected a text", param=name)
         if reward is not None and not ticket.rewards:
             raise RequestError("this run takes no rewards of services: leave it out", status=403, param="reward")
         if reward is not None and not (_is_number(reward) and abs(reward) <= LARGEST):

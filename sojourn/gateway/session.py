@@ -14,6 +14,8 @@ import numpy as np
 
 from sojourn.abilities import Tell, sample_telling
 from sojourn.errors import ActionError, BudgetError, RenderError, SojournError
+from sojourn.errors import cause as words_of
+from sojourn.event_loop import cancelled
 from sojourn.gateway import request_notes
 from sojourn.gateway.exchange import Exchanges
 from sojourn.gateway.placement import Cause, Difference, Place, Placement, Recorded
@@ -70,6 +72,7 @@ class Session:
     asked: Counter[str] = field(default_factory=Counter[str])  # how often each prompt was sampled from
     running: int = 0  # replies that were asked for and are no turns yet
     delivered: set[int] = field(default_factory=set[int])  # turns that a client was sent
+    closed: bool = False
     exchanges: Exchanges = field(init=False)
 
     def __post_init__(self) -> None:
@@ -81,6 +84,8 @@ class Session:
         """Returns the replies to a request, each a turn of the session by then. Meanwhile `tell` is called with the
         number of a reply and its next tokens, as they come. Raises `RequestError`."""
         self.counts.update(f"unused_{name[:LONGEST_NAME]}" for name in request.unused if len(self.counts) < MOST_COUNTS)
+        if self.closed:
+            raise RequestError("this session is closed: its episode is over", status=404, code="no_session")
         messages = _readable(request)
         self._require_turns(request.samples)
         place = self.placement.find(messages, request.tools)
@@ -123,7 +128,8 @@ class Session:
             await asyncio.sleep(SETTLE_S)
 
     def close(self) -> None:
-        """Ends the sampling of all replies that are under way, as nobody is to have them."""
+        """Ends the sampling of all replies that are under way, as nobody is to have them, and gives no further one."""
+        self.closed = True
         self.exchanges.cancel()
 
     def prompt_tokens(self, request: ChatRequest) -> int:
@@ -209,11 +215,15 @@ class Session:
             sample = await sample_telling(self.context.sampler, prompt, params, tell)
         except BudgetError as error:
             raise self._full(str(error)) from None
-        except Exception as error:
-            self.failures[_digest(prompt)] = str(error)
-            if not isinstance(error, SojournError):
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and cancelled():
                 raise
-            raise RequestError(f"the model gave no reply: {error}", status=503, code="engine_failed") from error
+            self.failures[_digest(prompt)] = words_of(error)
+            if isinstance(error, Exception) and not isinstance(error, SojournError):
+                raise
+            raise RequestError(
+                f"the model gave no reply: {words_of(error)}", status=503, code="engine_failed"
+            ) from error
         return sample
 
     def _params(self, request: ChatRequest, prompt: Prompt, number: int) -> SamplingParams:

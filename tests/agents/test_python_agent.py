@@ -9,6 +9,7 @@ import weakref
 import httpx
 import pytest
 
+from sojourn.agents.programs import seat
 from sojourn.agents.python import Python
 from sojourn.errors import InfrastructureError
 from sojourn.rollout.limits import Limits
@@ -17,6 +18,7 @@ from sojourn.types import Ending, SamplingParams
 from tests.gateway_sessions import OddSampler, renderer, replies, said
 from tests.program_worlds import DOOR, Halls
 
+LET_GO = asyncio.Event()
 SESSIONS = []  # weak references to those of a function's plays
 
 
@@ -114,6 +116,13 @@ async def acts_while_it_asks(client):
 async def goes_on(client):
     await asks(client, "Hi")
     await asyncio.sleep(3600)
+
+
+async def ends_for_nobody(client):
+    await asks(client, "Hi")
+    while not LET_GO.is_set():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.01)
 
 
 async def asks_nothing(client):
@@ -246,6 +255,15 @@ async def test_no_session_outlives_its_play():
     assert ended == [True]
     gc.collect()
     assert SESSIONS.pop()() is None
+
+
+async def test_a_function_that_ignores_its_cancellation_is_abandoned(monkeypatch):
+    monkeypatch.setattr(seat, "ENDING_S", 0.1)
+    try:
+        episode, *_ = await asyncio.wait_for(played("ends_for_nobody", replies(said("Hi")), seconds=0.2), 10)
+    finally:
+        LET_GO.set()
+    assert "did not end within 0.1 s after it was cancelled" in str(episode.error)
 
 
 async def test_it_ends_with_its_time():

@@ -170,6 +170,18 @@ async def test_why_a_service_failed_is_in_the_error():
     assert "the service that took the episode failed: my browser is gone" in str(episode.error)
 
 
+async def test_a_service_that_asks_the_model_for_nothing_in_its_time_is_a_failure_of_the_infrastructure():
+    port = free_port()
+    playing, *_ = begin(replies(), port, seconds=0.3)
+    service = Service(port)
+    told = await service.open()
+    assert (await service.post(told, "close", {"output": [1]})).json()["error"][
+        "message"
+    ] == "output = [1]: expected a text"
+    [episode] = await playing
+    assert "went on for 0.3 s, as long as it may, and the model gave it no reply" in str(episode.error)
+
+
 async def test_a_service_that_asks_again_until_its_time_as_the_engine_failed_is_no_failure_of_the_policy():
     def script(prompt):
         if "and" in prompt:

@@ -55,6 +55,17 @@ async def test_a_failure_of_the_engine_stays_until_the_same_conversation_has_its
     assert not one.failure
 
 
+@pytest.mark.parametrize(("error", "words"), [(TimeoutError(), "TimeoutError"), (asyncio.CancelledError(), "Cancel")])
+async def test_a_failure_of_the_engine_without_words_is_one(error, words):
+    def script(prompt):
+        raise error
+
+    one, _ = session(script)
+    with pytest.raises((TimeoutError, RequestError)):
+        await one.reply(asked(user("Hi")))
+    assert words in one.failure
+
+
 async def test_what_was_refused_as_the_server_was_busy_is_a_failure_until_a_later_reply():
     one, _ = session(lambda prompt: said("x"))
     one.refuse_as_busy(RequestError("as many as this server answers at once", status=503, code="busy"))
@@ -72,6 +83,8 @@ async def test_a_session_that_is_closed_samples_no_further():
     with pytest.raises(RequestError, match="its episode is over"):
         await waiting
     assert exchange.failed
+    with pytest.raises(RequestError, match="this session is closed: its episode is over"):
+        await one.reply(asked(user("Once more")))
     assert (one.running, sampler.samples) == (0, [])
 
 

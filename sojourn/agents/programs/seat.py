@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from sojourn.abilities import OffersBrowser
 from sojourn.agents.programs.site import Exit, Job, Run, Site
 from sojourn.errors import ActionError, BudgetError, ConfigError, InfrastructureError
-from sojourn.event_loop import cancelled
+from sojourn.event_loop import abandon, cancelled
 from sojourn.gateway.service import running_service
 from sojourn.gateway.session import Session
 from sojourn.gateway.world_port import Action, WorldPort
@@ -21,6 +21,7 @@ from sojourn.types import Ending, Message, Observation, Role, Trajectory
 
 SHOWN = 400  # characters of a program's errors in a message
 NOTHING = Message(Role.ASSISTANT, "")  # the action where the world is to judge what was done in its browser
+ENDING_S = 30.0  # in which what acts must end once it is cancelled
 PRINTED = 1 << 14  # characters of the end of each output that are kept
 
 
@@ -153,7 +154,14 @@ class ProgramSeat:
             ending = {task} if self.running.browsed is None else {task, self.running.browsed}
             for one in ending:
                 one.cancel()
-            await asyncio.wait(ending)
+            _, left = await asyncio.wait(ending, timeout=ENDING_S)
+            for one in left:
+                abandon(one)
+            if left:
+                raise InfrastructureError(
+                    f"what acts in the episode did not end within {ENDING_S:g} s after it was cancelled, so that it is "
+                    "abandoned: let CancelledError through"
+                )
 
     async def _start(self, observation: Observation) -> Running:
         service, key, loop = await running_service(), secrets.token_hex(16), asyncio.get_running_loop()
