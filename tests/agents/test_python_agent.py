@@ -166,6 +166,14 @@ async def test_what_it_returns_or_the_model_said_may_be_its_last_action(last):
     assert episode.trajectories[0].reward == 1.0
 
 
+async def test_a_last_reply_that_cannot_be_read_acts_itself_not_an_earlier_one():
+    """Else the turn that cannot be read would have the reward of one before it."""
+    broken = "<tool_call>no call</tool_call><|im_end|>"
+    episode, *_, family = await played("asks_again", replies(said("done"), broken), last_action="{reply}")
+    assert [action.text for action in family.made[0].actions] == ["<tool_call>no call</tool_call>"]
+    assert [turn.reward for turn in episode.trajectories[0].turns] == [0.0, 0.0]
+
+
 async def test_actions_that_were_sent_before_it_ended_are_performed():
     episode, *_, family = await played("two_at_once", replies(said("Hi")), last_action="{output}")
     assert [len(action.calls) for action in family.made[0].actions] == [1, 1, 0]

@@ -203,7 +203,7 @@ class ProgramSeat:
         if not self.bounds.last_action or self.acted_last:
             raise BudgetError(f"the program ended, with exit code {ended.code}", session.ending or Ending.DONE)
         self.acted_last = True
-        said = next((turn.message.text for turn in reversed(session.turns) if turn.message is not None), "")
+        said = session.placement.recorded[-1].reply.text  # as the program was told it, also where it cannot be read
         last = running.site.job.filled(self.bounds.last_action, reply=said.strip(), output=ended.output.strip())
         return Message(Role.ASSISTANT, last)
 
