@@ -184,7 +184,10 @@ def same_reply(told: Message, sent: Message) -> bool:
 
 
 def _carries_out(action: ToolCall, call: ToolCall) -> bool:
-    return call.name.endswith(action.name) and call.arguments == action.arguments
+    """Returns whether a call is that of an action's tool, before whose name the client may have put its server's."""
+    prefix = call.name.removesuffix(action.name)
+    named = call.name == action.name or (prefix != call.name and not prefix[-1:].isalnum())
+    return named and call.arguments == action.arguments
 
 
 def _says(reply: Message, text: str) -> bool:

@@ -75,6 +75,18 @@ async def exits_as_it_should(client):
     raise SystemExit
 
 
+async def asks_a_broken_server(client):
+    """Is told so by one of several tasks."""
+    await asks(client, "Hi")
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(asyncio.sleep(3600))
+        tasks.create_task(breaks())
+
+
+async def breaks():
+    raise InfrastructureError("the sandbox is gone")
+
+
 async def waits_for_what_is_cancelled(client):
     await asks(client, "Hi")
     task = asyncio.ensure_future(asyncio.sleep(3600))
@@ -227,6 +239,11 @@ async def test_what_a_function_does_without_the_engine_is_not_trained_on(functio
     episode, *_ = await played(function, script, seconds=1.0)
     assert "the model gave a program no reply: the engine is gone" in str(episode.error)
     assert episode.trajectories[0].turns, "for people to look at"
+
+
+async def test_a_failure_of_the_infrastructure_in_a_group_of_tasks_is_one():
+    episode, *_ = await played("asks_a_broken_server", replies(said("Hi")))
+    assert "the sandbox is gone" in str(episode.error)
 
 
 async def test_an_engine_that_recovers_harms_no_episode():

@@ -24,3 +24,12 @@ async def test_an_action_in_text_is_of_the_turn_that_said_it(replied, since, tur
     await one.reply(asked(user("Name this")))
     assert one.placement.turn_of(said("go north ")) == turn
     assert one.placement.turn_of(said("")) == 1
+
+
+@pytest.mark.parametrize("name", ["look", "mcp__world__look", "world.look", "world-look", "world:look"])
+async def test_a_tool_whose_name_ends_alike_is_another(name):
+    made = [ToolCall(one, {"at": "door"}) for one in (name, "overlook")]
+    one, _ = session(replies(*(said("", "", call) for call in made)))
+    await one.reply(asked(user("Go")))
+    await one.reply(asked(user("And a tool of the client's own")))
+    assert one.placement.turn_of(said("", "", ToolCall("look", {"at": "door"}))) == 0

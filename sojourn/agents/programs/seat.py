@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from sojourn.abilities import OffersBrowser
 from sojourn.agents.programs.site import Exit, Job, Run, Site
-from sojourn.errors import ActionError, BudgetError, ConfigError, InfrastructureError
+from sojourn.errors import ActionError, BudgetError, ConfigError, InfrastructureError, leaf
 from sojourn.event_loop import abandon, cancelled
 from sojourn.gateway.service import running_service
 from sojourn.gateway.session import Session
@@ -22,6 +22,7 @@ from sojourn.types import Ending, Message, Observation, Role, Trajectory
 SHOWN = 400  # characters of a program's errors in a message
 NOTHING = Message(Role.ASSISTANT, "")  # the action where the world is to judge what was done in its browser
 ENDING_S = 30.0  # in which what acts must end once it is cancelled
+RAISED = (BudgetError, ConfigError, InfrastructureError)  # which are nothing that a program did
 PRINTED = 1 << 14  # characters of the end of each output that are kept
 
 
@@ -232,7 +233,12 @@ async def _run(run: Run, site: Site) -> Exit:
     infrastructure and of the configuration, are raised."""
     try:
         return await run(site)
-    except (BudgetError, ConfigError, InfrastructureError):
+    except BaseExceptionGroup as group:
+        raised = group.subgroup(RAISED)
+        if raised is not None:
+            raise leaf(raised) from None
+        return Exit(1, errors=f"{type(leaf(group)).__name__}: {leaf(group)}")
+    except RAISED:
         raise
     except (Exception, SystemExit, asyncio.CancelledError) as error:
         if isinstance(error, asyncio.CancelledError) and cancelled():
