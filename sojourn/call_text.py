@@ -78,8 +78,8 @@ def written_call(text: str, tools: Sequence[Tool]) -> ToolCall | None:
     parameters = sorted(tool.parameters.get("properties") or (), key=lambda key: key not in required)
     try:
         arguments = read_call(text).arguments(parameters)
-        json.dumps(arguments)
-    except (TypeError, ValueError, RecursionError):  # no call, or sets and the like, which no tool takes
+        json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError):  # no call, or what no tool takes: sets, half a character
         return None
     return None if arguments is None else ToolCall(tool.name, arguments)
 

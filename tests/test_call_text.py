@@ -4,11 +4,12 @@ import ast
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from sojourn.arena.match_display import message_line
-from sojourn.call_text import call_text
+from sojourn.call_text import call_text, written_call
 from sojourn.record.search.fts_documents import passages
-from sojourn.types import Ending, Episode, Message, Role, Sample, Stop, Task, ToolCall, Trajectory, Turn, Versions
+from sojourn.types import Ending, Episode, Message, Role, Sample, Stop, Task, Tool, ToolCall, Trajectory, Turn, Versions
 from sojourn.view.message_text import message_text
 
 CALL = ToolCall("look", {"at": "the door\nin front", "n": 2, "twice": True})
@@ -18,6 +19,13 @@ TEXT = "look(at='the door\\nin front', n=2, twice=True)"
 
 def test_a_call_is_written_as_in_python():
     assert call_text(CALL) == message_line(SAID) == message_text(SAID).strip() == TEXT
+
+
+@pytest.mark.parametrize("argument", ["1e999", r"'\ud800'", "{1}"])
+def test_a_call_with_what_json_cannot_hold_is_none(argument):
+    look = Tool("look", "Look.", {"type": "object", "properties": {"at": {}}})
+    assert written_call("look('door')", [look]) == ToolCall("look", {"at": "door"})
+    assert written_call(f"look({argument})", [look]) is None
 
 
 def test_a_search_finds_the_words_of_an_argument():

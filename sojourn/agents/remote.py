@@ -105,6 +105,11 @@ class Remote:
             await asyncio.wait({ticket.closed}, timeout=max(left, 0), return_when=FIRST_COMPLETED)
             if ticket.closed.done():
                 return ticket.closed.result()
+            if loop.time() >= end and not ticket.session.turns:
+                raise InfrastructureError(
+                    f"the service that took the episode went on for {self.seconds:g} s, as long as it may, and the "
+                    "model gave it no reply: expected one that asks at its base_url; it may be given more `seconds`"
+                )
             if loop.time() >= end:
                 raise BudgetError("the service went on for as long as it may", Ending.TIME)
             if not ticket.requests and loop.time() >= ticket.seen + self.silent_seconds:

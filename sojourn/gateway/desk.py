@@ -119,7 +119,7 @@ class Desk:
         until = loop.time() + wait
         while not self.waiting and loop.time() < until and not await request.is_disconnected():  # noqa: ASYNC110
             await asyncio.sleep(PAUSE_S)
-        if not self.waiting or await request.is_disconnected():
+        if await request.is_disconnected() or not self.waiting:  # others may take it meanwhile
             return Response(status_code=204)
         ticket = self.waiting.popleft()
         ticket.touch()
@@ -141,8 +141,9 @@ class Desk:
         ticket = self._ticket(request)
         body = await _body(request, self.limits, CLOSING)
         reward, failure, output = body.get("reward"), body.get("failure") or "", body.get("output") or ""
-        if not isinstance(failure, str) or not isinstance(output, str):
-            raise RequestError("failure and output are texts", param="failure")
+        for name, text in (("failure", failure), ("output", output)):
+            if not isinstance(text, str):
+                raise RequestError(f"{name} = {text!r:.60}: expected a text", param=name)
         if reward is not None and not ticket.rewards:
             raise RequestError("this run takes no rewards of services: leave it out", status=403, param="reward")
         if reward is not None and not (_is_number(reward) and abs(reward) <= LARGEST):

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import OrderedDict, defaultdict
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from sojourn.gateway.requests import ChatRequest, Delta, Reply, Told
-from sojourn.gateway.session import Session
+from sojourn.event_loop import cancelled
+from sojourn.gateway.requests import ChatRequest, Delta, Reply, RequestError, Told
+from sojourn.render.partial import PartialReader
 
 KEPT = 64  # exchanges of a session that a retry finds again
+
+
+class Session(Protocol):
+    """Replies to requests; see `sojourn/gateway/session.py`."""
+
+    counts: Counter[str]
+    delivered: set[int]
+
+    async def reply(
+        self, request: ChatRequest, tell: Callable[[int, Sequence[int]], None] | None = None
+    ) -> list[Reply]: ...
+    def reader(self, request: ChatRequest) -> PartialReader: ...
 
 
 @dataclass(eq=False)
@@ -59,8 +73,21 @@ class Exchange:
             news.cancel()
 
     async def replies(self) -> Sequence[Reply]:
-        """Waits for the replies; who waits may be cancelled, and the sampling goes on."""
-        return await asyncio.shield(self.task)
+        """Waits for the replies; who waits may be cancelled, and the sampling goes on. Raises `RequestError` where that
+        is cancelled, as its session is closed."""
+        try:
+            return await asyncio.shield(self.task)
+        except asyncio.CancelledError:
+            if cancelled() or not self.task.cancelled():
+                raise
+            raise RequestError(
+                "the session was closed while this was sampled: its episode is over", status=404, code="no_session"
+            ) from None
+
+    @property
+    def failed(self) -> bool:
+        """Returns whether it ended without replies."""
+        return self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
 
     async def deltas(self, every_s: float) -> AsyncGenerator[list[Delta], None]:
         """Yields what is new of the replies until they are there, and an empty list where nothing was for so long."""
@@ -116,7 +143,7 @@ class Exchanges:
         get a reply of their own."""
         digest = hashlib.blake2b(body, digest_size=16).hexdigest()
         known = self._latest.get(digest)
-        if known is not None and (retried or known.gone) and not _failed(known):
+        if known is not None and (retried or known.gone) and not known.failed:
             known.gone = False
             self.session.counts["repeated_requests"] += 1
             return known
@@ -127,7 +154,7 @@ class Exchanges:
             self._latest.popitem(last=False)
         return exchange
 
-
-def _failed(exchange: Exchange) -> bool:
-    task = exchange.task
-    return task.done() and (task.cancelled() or task.exception() is not None)
+    def cancel(self) -> None:
+        """Ends the sampling of all that are under way."""
+        for exchange in self._latest.values():
+            exchange.task.cancel()

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from sojourn.types import Message, Role, Tool
+from sojourn.types import Message, Role, Tool, ToolCall
 
 LATE, QUOTED = 8, 40  # replies that are looked for in a message of the user; characters of a line to be known by
 SHOWN = 300  # characters of each side of a difference
@@ -95,6 +95,23 @@ class Placement:
         found = list(self._said(message))
         return _best(message, found) if found else None
 
+    def turn_of(self, action: Message, call_id: str = "") -> int:
+        """Returns the turn that an action carries out: the one with the call of this id, else the latest with such a
+        call, whatever the client put before the tool's name, else the latest. An action in text is that of the latest
+        turn where this holds the text, else of the latest turn that said it and nothing else, or called a tool for
+        actions in text with it. It is -1 where there is no turn."""
+        named, text = plain_id(call_id), action.text.strip()
+        for one in reversed(self.recorded if named else ()):
+            if any(plain_id(call.id) == named for call in one.reply.calls):
+                return one.number
+        for one in reversed(self.recorded):
+            if any(_carries_out(mine, call) for mine in action.calls for call in one.reply.calls):
+                return one.number
+        latest = self.recorded[-1] if self.recorded else None
+        if latest is None or action.calls or not text or text in latest.reply.text:
+            return -1 if latest is None else latest.number
+        return next((one.number for one in reversed(self.recorded) if _says(one.reply, text)), latest.number)
+
     def _said(self, message: Message) -> Iterator[Recorded]:
         for one in self._by_reply.get(_keys(message)[0], ()):
             if same_reply(one.reply, message):
@@ -164,6 +181,18 @@ def same_reply(told: Message, sent: Message) -> bool:
         and (not thought or thought == told.thought.strip())
         and _calls(told) == _calls(sent)
     )
+
+
+def _carries_out(action: ToolCall, call: ToolCall) -> bool:
+    """Returns whether a call is that of an action's tool, before whose name the client may have put its server's."""
+    prefix = call.name.removesuffix(action.name)
+    named = call.name == action.name or (prefix != call.name and not prefix[-1:].isalnum())
+    return named and call.arguments == action.arguments
+
+
+def _says(reply: Message, text: str) -> bool:
+    called = (call.arguments.get("text") for call in reply.calls)
+    return reply.text.strip() == text or any(isinstance(one, str) and one.strip() == text for one in called)
 
 
 def plain_id(text: str) -> str:

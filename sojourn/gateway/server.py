@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import re
-import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from sojourn.gateway.bodies import Limits, json_object, read_body, require_local_origin
 from sojourn.gateway.chat_completions import ChatCompletions
-from sojourn.gateway.exchange import Exchange, Exchanges
+from sojourn.gateway.exchange import Exchange
 from sojourn.gateway.hosts import LOCAL, KnownHosts
 from sojourn.gateway.messages import Messages
 from sojourn.gateway.request_notes import LONGEST_CLIENT, cut
@@ -58,7 +57,6 @@ class Gateway:
     clean: Callable[[bytes], str] | None = None
     _reading: int = 0
     _sampling: set[asyncio.Task[list[Reply]]] = field(default_factory=set[asyncio.Task[list[Reply]]])
-    _exchanges: weakref.WeakKeyDictionary[Session, Exchanges] = field(default_factory=weakref.WeakKeyDictionary)
 
     def app(self, hosts: Sequence[str] = LOCAL, more: Sequence[Route] = ()) -> Starlette:
         """Returns the server's application, which answers to these names of its host, with `more` paths, which come
@@ -79,11 +77,6 @@ class Gateway:
         """Returns how many requests are under way: their bodies are read, or replies to them are sampled. Who reads a
         reply slowly does not count."""
         return self._reading + len(self._sampling)
-
-    def exchanges(self, session: Session) -> Exchanges:
-        if session not in self._exchanges:
-            self._exchanges[session] = Exchanges(session)
-        return self._exchanges[session]
 
     def session_of(self, request: Request) -> Session:
         """Returns the session of a request; raises `RequestError` where it may not have one."""
@@ -129,20 +122,22 @@ class Gateway:
     async def _answer(self, api: Api, request: Request) -> Response:
         session = self.session_of(request)
         if self.running >= self.limits.at_once:
-            raise RequestError(
+            busy = RequestError(
                 f"{self.running} requests are under way, as many as this server answers at once: come again",
                 status=503, code="busy",
             )  # fmt: skip
+            session.refuse_as_busy(busy)
+            raise busy
         with self._counted():
             body = await read_body(request, self.limits)
             asked = replace(_asked(api, body), received=self._received(request, body))
             retried = request.headers.get("x-stainless-retry-count", "0") not in ("0", "")
-            exchange = self.exchanges(session).begin(asked, body, retried=retried)
+            exchange = session.exchanges.begin(asked, body, retried=retried)
         self._sampling.add(exchange.task)
         exchange.task.add_done_callback(self._sampling.discard)
         if asked.stream:
             await exchange.begun(KEEPALIVE_S)  # what fails before its first token is told by the status
-            if not exchange.task.done() or exchange.task.exception() is None:
+            if not exchange.failed:
                 return EventStream(_frames(api.stream(asked), exchange), exchange)
         with exchange.answered():
             replies = await exchange.replies()

@@ -14,8 +14,11 @@ import numpy as np
 
 from sojourn.abilities import Tell, sample_telling
 from sojourn.errors import ActionError, BudgetError, RenderError, SojournError
+from sojourn.errors import cause as words_of
+from sojourn.event_loop import cancelled
 from sojourn.gateway import request_notes
-from sojourn.gateway.placement import Cause, Difference, Place, Placement, Recorded, plain_id
+from sojourn.gateway.exchange import Exchanges
+from sojourn.gateway.placement import Cause, Difference, Place, Placement, Recorded
 from sojourn.gateway.requests import ChatRequest, Finish, Reply, RequestError
 from sojourn.protocols import AgentContext
 from sojourn.render.choices import tokens_of
@@ -42,6 +45,7 @@ MOST_CHARACTERS = 128  # for each token of a context, which none has on average
 Sampling = Literal["recipe", "client"]
 SETTLE_S = 0.01
 KEPT_BODIES = 4  # with which later ones are compared
+BUSY = "busy"  # in place of a prompt: the request was refused unread
 
 
 @dataclass(eq=False)
@@ -64,10 +68,15 @@ class Session:
     counts: Counter[str] = field(default_factory=Counter[str])
     bodies: dict[int, str] = field(default_factory=dict[int, str])  # of requests, by turn: the latest ones
     ending: Ending | None = None  # why no further turn can be taken
-    failure: Exception | None = None  # of the engine, for the latest reply
+    failures: dict[str, str] = field(default_factory=dict[str, str])  # of the engine, by prompts without a reply since
     asked: Counter[str] = field(default_factory=Counter[str])  # how often each prompt was sampled from
     running: int = 0  # replies that were asked for and are no turns yet
     delivered: set[int] = field(default_factory=set[int])  # turns that a client was sent
+    closed: bool = False
+    exchanges: Exchanges = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.exchanges = Exchanges(self)
 
     async def reply(
         self, request: ChatRequest, tell: Callable[[int, Sequence[int]], None] | None = None
@@ -75,10 +84,13 @@ class Session:
         """Returns the replies to a request, each a turn of the session by then. Meanwhile `tell` is called with the
         number of a reply and its next tokens, as they come. Raises `RequestError`."""
         self.counts.update(f"unused_{name[:LONGEST_NAME]}" for name in request.unused if len(self.counts) < MOST_COUNTS)
+        if self.closed:
+            raise RequestError("this session is closed: its episode is over", status=404, code="no_session")
         messages = _readable(request)
         self._require_turns(request.samples)
         place = self.placement.find(messages, request.tools)
         prompt, new = self._prompt(place, messages, request)
+        self.ending, refused = None, BUSY in self.failures  # the client made room since, and may come again
         self.running += request.samples
         try:
             found = await self._samples(request, prompt, tell)
@@ -88,7 +100,19 @@ class Session:
             self.running -= request.samples
         if failed := [one for one in found if isinstance(one, BaseException)]:
             raise failed[0]
+        self.failures.pop(_digest(prompt), None)
+        if refused:
+            self.failures.pop(BUSY, None)
         return replies
+
+    def refuse_as_busy(self, error: RequestError) -> None:
+        """Takes note that a request was refused as the server is busy, until a later one has a reply."""
+        self.failures[BUSY] = str(error)
+
+    @property
+    def failure(self) -> str:
+        """Returns why the engine or the server gave no reply to a request that has none since; mostly empty."""
+        return next(reversed(self.failures.values()), "")
 
     async def _samples(
         self, request: ChatRequest, prompt: Prompt, tell: Callable[[int, Sequence[int]], None] | None
@@ -103,10 +127,18 @@ class Session:
         while self.running:  # noqa: ASYNC110 - rare, and short
             await asyncio.sleep(SETTLE_S)
 
+    def close(self) -> None:
+        """Ends the sampling of all replies that are under way, as nobody is to have them, and gives no further one."""
+        self.closed = True
+        self.exchanges.cancel()
+
     def prompt_tokens(self, request: ChatRequest) -> int:
         """Returns how many tokens the prompt of a request has; nothing is sampled."""
-        messages = _readable(request)
-        whole, _ = self._prompt(self.placement.find(messages, request.tools), messages, request)
+        messages, ending = _readable(request), self.ending
+        try:
+            whole, _ = self._prompt(self.placement.find(messages, request.tools), messages, request)
+        finally:
+            self.ending = ending
         return len(whole.tokens)
 
     def trajectory(self, ending: Ending) -> Trajectory:
@@ -119,26 +151,14 @@ class Session:
         return Trajectory(context.name, tuple(turns), ending, context.trainable, model=context.params.model)
 
     def add_reward(self, number: int, reward: float, info: Mapping[str, float], state: str | None = None) -> None:
-        """Adds to the reward and the info of a turn, and says in which state of the world it acted."""
+        """Adds to the reward and the info of a turn, and says in which state of the world it acted first."""
         turn = self.turns[number]
-        state = turn.state if state is None else state
+        state = state if turn.state is None else turn.state
         self.turns[number] = replace(turn, reward=turn.reward + reward, info={**turn.info, **info}, state=state)
 
     def note(self, number: int, notes: Mapping[str, str]) -> None:
         """Adds notes to a turn."""
         self.turns[number] = replace(self.turns[number], notes={**self.turns[number].notes, **notes})
-
-    def turn_of(self, action: Message, call_id: str = "") -> int:
-        """Returns the turn that an action carries out: the one with the call of this id, else the latest with such a
-        call, whatever the client put before the tool's name, else the latest. It is -1 where there is no turn."""
-        named = plain_id(call_id)
-        for one in reversed(self.placement.recorded):
-            if named and any(plain_id(call.id) == named for call in one.reply.calls):
-                return one.number
-        for one in reversed(self.placement.recorded):
-            if any(_carries_out(mine, call) for mine in action.calls for call in one.reply.calls):
-                return one.number
-        return len(self.turns) - 1
 
     def _require_turns(self, samples: int) -> None:
         begun = len(self.turns) + self.running
@@ -195,12 +215,15 @@ class Session:
             sample = await sample_telling(self.context.sampler, prompt, params, tell)
         except BudgetError as error:
             raise self._full(str(error)) from None
-        except Exception as error:
-            self.failure = error
-            if not isinstance(error, SojournError):
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and cancelled():
                 raise
-            raise RequestError(f"the model gave no reply: {error}", status=503, code="engine_failed") from error
-        self.failure = None
+            self.failures[_digest(prompt)] = words_of(error)
+            if isinstance(error, Exception) and not isinstance(error, SojournError):
+                raise
+            raise RequestError(
+                f"the model gave no reply: {words_of(error)}", status=503, code="engine_failed"
+            ) from error
         return sample
 
     def _params(self, request: ChatRequest, prompt: Prompt, number: int) -> SamplingParams:
@@ -212,7 +235,7 @@ class Session:
         if room < 1:
             raise self._full(f"a context has at most {context.max_context} tokens, but these messages take "
                              f"{len(prompt.tokens)}: no room to reply")  # fmt: skip
-        digest = hashlib.blake2b(prompt.tokens.tobytes(), digest_size=16).hexdigest()
+        digest = _digest(prompt)
         self.asked[digest] += 1
         limit = request.max_tokens or given.max_tokens
         own = None if self.sampling == "recipe" else request.seed
@@ -264,7 +287,6 @@ class Session:
             context_messages=messages[:split], tools=request.tools if parent < 0 else (), notes=notes,
         )  # fmt: skip
         self.turns.append(turn)
-        self.ending = None  # where the client made room since
         self.placement.add(Recorded(number, (*messages, told), request.tools))
         known = len(prompt.tokens) - len(new.tokens)
         finish = _finish(sample, told, stop_string)
@@ -348,8 +370,8 @@ def _finish(sample: Sample, told: Message, stop_string: str) -> Finish:
     return "length" if sample.stop is Stop.LENGTH else "stop"
 
 
-def _carries_out(action: ToolCall, call: ToolCall) -> bool:
-    return call.name.endswith(action.name) and call.arguments == action.arguments
+def _digest(prompt: Prompt) -> str:
+    return hashlib.blake2b(prompt.tokens.tobytes(), digest_size=16).hexdigest()
 
 
 def _as_sample(tokens: Sequence[int]) -> Sample:

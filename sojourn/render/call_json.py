@@ -32,7 +32,8 @@ def read_json(text: str, example: str) -> tuple[Any, str]:
     """Returns the JSON value at the beginning of a text, and the rest of the text."""
     try:
         value, length = json.JSONDecoder(parse_constant=_no_constant).raw_decode(text)
-        json.dumps(value, ensure_ascii=False).encode()  # JSON can escape half a surrogate pair, but no text can hold it
+        # JSON can escape half a surrogate pair, but no text can hold it, and 1e999 is no finite number
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
         raise ActionError(f"Your tool call is not JSON ({str(error)[:80]}): write {example}.") from None
     return value, text[length:]

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 from pathlib import Path
@@ -114,6 +115,20 @@ async def test_a_program_that_never_asks_is_a_failure_of_the_infrastructure(sand
     assert "'/nothing/here' cannot be started" in str(episode.error)
     with pytest.raises(ConfigError, match="'/nothing/here' cannot be started"):
         await played(replies(), command=("/nothing/here",), sandbox=False)
+
+
+async def test_what_the_machine_has_too_few_of_now_is_a_failure_of_the_infrastructure(monkeypatch):
+    async def started(*command, **more):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", started)
+    episode, *_ = await played(replies())
+    assert "cannot be started now ([Errno 24] Too many open files): play fewer at once" in str(episode.error)
+
+
+async def test_a_first_request_without_room_says_so():
+    episode, *_ = await played(replies(), max_context=16)
+    assert "a context has 16 tokens, too few for its first request: set a higher max_context" in str(episode.error)
 
 
 async def test_a_program_that_fails_later_is_trained_on():

@@ -10,7 +10,7 @@ import pytest
 from sojourn.agents.remote import Remote
 from sojourn.config.registry import build
 from sojourn.config.toml import Tables
-from sojourn.errors import ConfigError
+from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.rollout.limits import Limits
 from sojourn.rollout.runner import Rollout, Runner
 from sojourn.train.resolve import resolve
@@ -170,6 +170,35 @@ async def test_why_a_service_failed_is_in_the_error():
     assert "the service that took the episode failed: my browser is gone" in str(episode.error)
 
 
+async def test_a_service_that_asks_the_model_for_nothing_in_its_time_is_a_failure_of_the_infrastructure():
+    port = free_port()
+    playing, *_ = begin(replies(), port, seconds=0.3)
+    service = Service(port)
+    told = await service.open()
+    assert (await service.post(told, "close", {"output": [1]})).json()["error"][
+        "message"
+    ] == "output = [1]: expected a text"
+    [episode] = await playing
+    assert "went on for 0.3 s, as long as it may, and the model gave it no reply" in str(episode.error)
+
+
+async def test_a_service_that_asks_again_until_its_time_as_the_engine_failed_is_no_failure_of_the_policy():
+    def script(prompt):
+        if "and" in prompt:
+            raise InfrastructureError("the engine is gone")
+        return said("Hi")
+
+    port = free_port()
+    playing, *_ = begin(script, port, seconds=0.5)
+    service = Service(port)
+    told = await service.open()
+    await service.ask(told)
+    with pytest.raises(httpx.HTTPStatusError):
+        await service.ask(told, "and")
+    [episode] = await playing
+    assert "the engine is gone" in str(episode.error)
+
+
 async def test_a_reply_that_takes_long_is_no_silence_and_time_ends_it():
     port = free_port()
     playing, *_ = begin(replies(said("Hi")), port, seconds=0.5, silent_seconds=60.0)
@@ -247,6 +276,22 @@ async def test_a_session_cannot_be_used_before_it_is_opened_or_without_the_token
     await service.post(told, "close")
     [episode] = await playing
     assert episode.error is None
+
+
+async def test_of_services_that_ask_at_once_one_takes_an_episode_and_the_others_none():
+    port = free_port()
+    first, *_ = begin(replies(), port, open_seconds=0.05)
+    await first  # the desk is open, and nothing waits there
+    service = Service(port)
+    asking = [asyncio.create_task(service.send(f"{service.root}/open", json={"wait_s": 2})) for _ in range(8)]
+    await asyncio.sleep(0.3)  # in which all of them have come
+    playing, *_ = begin(replies(said("Hi")), port)
+    answers = await asyncio.gather(*asking)
+    assert sorted(answer.status_code for answer in answers) == [200, *[204] * 7]
+    [told] = [answer.json() for answer in answers if answer.status_code == 200]
+    await service.ask(told)
+    await service.post(told, "close")
+    await playing
 
 
 async def test_a_service_that_leaves_while_it_waits_takes_no_episode():

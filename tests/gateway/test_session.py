@@ -359,11 +359,11 @@ async def test_an_action_is_of_the_turn_that_made_its_call():
     second = (await one.reply(asked(user("Go"), first, user("On"), tools=[LOOK])))[0].message
     await one.reply(asked(user("Other")))
     named = said("", "", ToolCall("look", {"at": "door"}))
-    assert one.turn_of(named, first.calls[0].id) == 0
-    assert one.turn_of(named, second.calls[0].id.upper().lower()) == 1
-    assert one.turn_of(named) == 1  # the latest with such a call
-    assert one.turn_of(said("", "", ToolCall("fly", {}))) == 2
-    assert one.turn_of(said("Well.")) == 2
+    assert one.placement.turn_of(named, first.calls[0].id) == 0
+    assert one.placement.turn_of(named, second.calls[0].id.upper().lower()) == 1
+    assert one.placement.turn_of(named) == 1  # the latest with such a call
+    assert one.placement.turn_of(said("", "", ToolCall("fly", {}))) == 2
+    assert one.placement.turn_of(said("Well.")) == 2
     one.add_reward(0, 0.5, {"a": 1.0}, "state")
     one.add_reward(0, 0.25, {"b": 2.0})
     turn = one.trajectory(Ending.DONE).turns[0]

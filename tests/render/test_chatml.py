@@ -111,9 +111,10 @@ def test_calls_read_back_with_text_around_them(renderer):
         ('<tool_call>{"name": "look", "arguments": {"x": NaN}}</tool_call>', "not JSON"),
         (f"<tool_call>{'[' * 100_000}</tool_call>", "not JSON"),
         (r'<tool_call>{"name": "look", "arguments": {"x": "\ud800"}}</tool_call>', "not JSON"),  # half a pair
+        ('<tool_call>{"name": "look", "arguments": {"x": 1e999}}</tool_call>', "not JSON"),  # no finite number
         ('<tool_call>{"name": "a"}</tool_call><tool_call>', "not finished"),
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_broken_calls_are_refused_with_the_form_to_write(text, why):
     bound = ChatML().bind(tokenizer("tiny"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -15,13 +16,14 @@ from pathlib import Path
 
 from sojourn.agents.programs.site import KEPT_BYTES, Exit, Job, Site, Tail
 from sojourn.envs.sandbox.command import GROUP, PASSWD, memory_file, python, sandbox_command
-from sojourn.errors import ConfigError
+from sojourn.errors import ConfigError, InfrastructureError
 
 PORT, SOCKET = 8088, "/gateway"  # of the gateway, in a sandbox
 CDP_PORT, CDP_SOCKET = 9222, "/browser"  # of the browser of the world
 CDP_URL = f"http://127.0.0.1:{CDP_PORT}"
 HELD_S = 5.0  # for which a process that left its group may keep the outputs open
 TASK_FILE = "task.txt"
+EXHAUSTED = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # what the machine has too few of now
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +120,8 @@ async def _run(
             pass_fds=descriptors, cwd=folder, env=dict(variables),
         )  # fmt: skip
     except OSError as error:
+        if error.errno in EXHAUSTED:
+            raise InfrastructureError(f"{command[0]!r} cannot be started now ({error}): play fewer at once") from None
         raise ConfigError(f"agent.command: {command[0]!r} cannot be started ({error}): expected a program") from None
     outputs = ((process.stdout, site.output), (process.stderr, site.errors))
     reading = [asyncio.create_task(_read(stream, tail)) for stream, tail in outputs if stream]

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from sojourn.abilities import OffersBrowser
 from sojourn.agents.programs.site import Exit, Job, Run, Site
-from sojourn.errors import ActionError, BudgetError, ConfigError, InfrastructureError
+from sojourn.errors import ActionError, BudgetError, ConfigError, InfrastructureError, leaf
+from sojourn.event_loop import abandon, cancelled
 from sojourn.gateway.service import running_service
 from sojourn.gateway.session import Session
 from sojourn.gateway.world_port import Action, WorldPort
@@ -20,6 +21,8 @@ from sojourn.types import Ending, Message, Observation, Role, Trajectory
 
 SHOWN = 400  # characters of a program's errors in a message
 NOTHING = Message(Role.ASSISTANT, "")  # the action where the world is to judge what was done in its browser
+ENDING_S = 30.0  # in which what acts must end once it is cancelled
+RAISED = (BudgetError, ConfigError, InfrastructureError)  # which are nothing that a program did
 PRINTED = 1 << 14  # characters of the end of each output that are kept
 
 
@@ -61,7 +64,7 @@ class Running:
         if self.browsed is not None and self.browsed.done():
             return Action(NOTHING, "", loop.create_future())
         if self.task.done():
-            return None
+            return self.site.port.sent()  # what it sent as it ended
         raise BudgetError("the program went on for as long as it may", Ending.TIME)
 
 
@@ -107,7 +110,7 @@ class ProgramSeat:
             await session.settled()
             message, self.turn = self._last(self.running), len(session.turns) - 1
         else:
-            message, self.turn = action.message, session.turn_of(action.message, action.call_id)
+            message, self.turn = action.message, session.placement.turn_of(action.message, action.call_id)
         if self.turn >= 0 and state is not None:
             session.add_reward(self.turn, 0.0, {}, state)
         return message
@@ -127,6 +130,10 @@ class ProgramSeat:
         return self.refused
 
     def finish(self, ending: Ending) -> Trajectory:
+        """Returns the turns. Raises `InfrastructureError` for a play in which the engine failed and the program got no
+        reply since to the same conversation: what it did without is not the policy's."""
+        if self.running is not None and ending is not Ending.FAILED:
+            _require_engine(self.running.session)
         context, session = self.context, self.running and self.running.session
         pending = self.pending_reward, self.pending_info
         if session is None or not session.turns:
@@ -144,10 +151,18 @@ class ProgramSeat:
             site, task = self.running.site, self.running.task
             site.port.close()
             site.service.remove(site.job.key)
+            self.running.session.close()
             ending = {task} if self.running.browsed is None else {task, self.running.browsed}
             for one in ending:
                 one.cancel()
-            await asyncio.wait(ending)
+            _, left = await asyncio.wait(ending, timeout=ENDING_S)
+            for one in left:
+                abandon(one)
+            if left:
+                raise InfrastructureError(
+                    f"what acts in the episode did not end within {ENDING_S:g} s after it was cancelled, so that it is "
+                    "abandoned: let CancelledError through"
+                )
 
     async def _start(self, observation: Observation) -> Running:
         service, key, loop = await running_service(), secrets.token_hex(16), asyncio.get_running_loop()
@@ -171,12 +186,15 @@ class ProgramSeat:
     def _last(self, running: Running) -> Message:
         """Returns the action that is performed where a program has ended by itself."""
         session, ended = running.session, running.task.result()
-        if session.failure is not None:
-            raise InfrastructureError(f"the model gave a program no reply: {session.failure}")
+        _require_engine(session)
         if not session.turns:
+            expected = "expected one that asks the model at its base URL"
+            if session.ending is Ending.TOKENS:
+                limit = self.context.max_context
+                expected = f"a context has {limit} tokens, too few for its first request: set a higher max_context"
             raise InfrastructureError(
                 f"the program ended before the model gave it a reply, with exit code {ended.code}{_told(ended)}: "
-                "expected one that asks the model at its base URL"
+                f"{expected}"
             )
         if ended.code:
             session.add_reward(len(session.turns) - 1, 0.0, {"program_failed": 1.0})
@@ -186,7 +204,7 @@ class ProgramSeat:
         if not self.bounds.last_action or self.acted_last:
             raise BudgetError(f"the program ended, with exit code {ended.code}", session.ending or Ending.DONE)
         self.acted_last = True
-        said = next((turn.message.text for turn in reversed(session.turns) if turn.message is not None), "")
+        said = session.placement.recorded[-1].reply.text  # as the program was told it, also where it cannot be read
         last = running.site.job.filled(self.bounds.last_action, reply=said.strip(), output=ended.output.strip())
         return Message(Role.ASSISTANT, last)
 
@@ -211,13 +229,28 @@ def _printed(output: str, errors: str) -> dict[str, str]:
 
 async def _run(run: Run, site: Site) -> Exit:
     """Runs a program. A function that raises has failed, and with it the policy, whose call it may be that is refused;
-    the end of its time, and failures of the infrastructure and of the configuration, are raised."""
+    so has one that exits, or that something which it waited for cancelled. The end of its time, and failures of the
+    infrastructure and of the configuration, are raised."""
     try:
         return await run(site)
-    except (BudgetError, ConfigError, InfrastructureError):
+    except BaseExceptionGroup as group:
+        raised = group.subgroup(RAISED)
+        if raised is not None:
+            raise leaf(raised) from None
+        return Exit(1, errors=f"{type(leaf(group)).__name__}: {leaf(group)}")
+    except RAISED:
         raise
-    except Exception as error:
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        if isinstance(error, asyncio.CancelledError) and cancelled():
+            raise
+        if isinstance(error, SystemExit) and not error.code:
+            return Exit(0)
         return Exit(1, errors=f"{type(error).__name__}: {error}")
+
+
+def _require_engine(session: Session) -> None:
+    if session.failure:
+        raise InfrastructureError(f"the model gave a program no reply: {session.failure}")
 
 
 def _told(ended: Exit) -> str:
