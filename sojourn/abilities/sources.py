@@ -90,6 +90,15 @@ class GivesSamples(Protocol):
 
 
 @runtime_checkable
+class Recalls(Protocol):
+    """Groups of a stage that the run has recorded already. In a mixture they are chosen when the other parts have
+    theirs: while a live service waits for sessions, people may take older ones back."""
+
+    @property
+    def recalls(self) -> bool: ...
+
+
+@runtime_checkable
 class Sized(Protocol):
     """A group source whose groups all have `size` episodes, unless they fork."""
 

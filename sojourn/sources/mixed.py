@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from sojourn.abilities import Checks, GroupQueue, Measured, Observes, max_lag, queue_of
+from sojourn.abilities import Checks, GroupQueue, Measured, Observes, Recalls, max_lag, queue_of
 from sojourn.config.fields import Kind
 from sojourn.protocols import Source, SourceConfig, Stateful
 from sojourn.sources.context import SourceContext, StageContext
-from sojourn.sources.live import LiveGroups
-from sojourn.sources.replay import ReplayBuffer
 from sojourn.types import Group, Score
 
 
@@ -63,21 +61,17 @@ class Mixed:
 
 @dataclass(frozen=True)
 class MixedGroups:
-    """Takes the groups of a step from all parts at once; beside sessions of a live service, for which a step may wait
-    long, what is replayed is chosen last, as people may take sessions back meanwhile."""
+    """Takes the groups of a step from all parts at once, but for those that recall recorded ones, which come last."""
 
     parts: Sequence[Source]
 
     async def take(self, step: int) -> list[Group]:
-        waits = any(isinstance(part, LiveGroups) for part in self.parts)
-        last = [waits and isinstance(part, ReplayBuffer) for part in self.parts]
-        taken: list[list[Group]] = [[] for _ in self.parts]
-        for now in (False, True):
-            numbers = [number for number, late in enumerate(last) if late is now]
+        taken: dict[int, list[Group]] = {}
+        for late in (False, True):
+            numbers = [number for number, part in enumerate(self.parts) if isinstance(part, Recalls) is late]
             found = await asyncio.gather(*(self.parts[number].take(step) for number in numbers))
-            for number, groups in zip(numbers, found, strict=True):
-                taken[number] = groups
-        return [group for groups in taken for group in groups]
+            taken |= zip(numbers, found, strict=True)
+        return [group for number in sorted(taken) for group in taken[number]]
 
     async def close(self) -> None:
         for part in self.parts:

@@ -86,6 +86,8 @@ class ReplayBuffer:
     step: int = 0  # the present one
     _ages: list[int] = field(default_factory=list[int])
 
+    recalls = True
+
     async def take(self, step: int) -> list[Group]:
         """Returns the groups of a step, whose rewards are known already."""
         self.step = step
