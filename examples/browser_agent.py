@@ -6,21 +6,29 @@ It connects to the Chromium of its episode, shows the model the text of the page
 import os
 
 from openai import OpenAI
-from playwright.sync_api import Error, Page, sync_playwright
+from playwright.sync_api import Error, Page, TimeoutError, sync_playwright
 
 HOW = "Say one action: search WORDS, to look for something, or click NAME, where NAME is a word on a link or a button."
+CHANGED = "text => document.readyState === 'complete' && document.querySelector('main')?.innerText !== text"
+CHANGE_MS = 5000  # for which an action may change nothing
 
 
 def act(page: Page, said: str) -> str:
     """Does what the model said, and returns what the page shows then."""
     verb, _, words = said.strip().partition(" ")
+    searches, before = verb == "search", page.inner_text("main")
+    target = page.locator("[name=q]") if searches else page.locator("[data-click]").filter(has_text=words)
+    if not target.count():
+        return "That cannot be done: " + ("there is no search here." if searches else f"nothing here says {words!r}.")
     try:
-        if verb == "search":
-            page.locator("[name=q]").fill(words, timeout=2000)
+        if searches:
+            target.fill(words)
             page.keyboard.press("Enter")
         else:
-            page.locator("[data-click]").filter(has_text=words).first.click(timeout=2000)
-        page.wait_for_load_state()
+            target.first.click()
+        page.wait_for_function(CHANGED, arg=before, timeout=CHANGE_MS)
+    except TimeoutError:
+        pass  # it changed nothing
     except Error as error:
         return f"That cannot be done: {error.message.splitlines()[0]}"
     return page.inner_text("main")
