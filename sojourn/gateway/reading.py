@@ -44,19 +44,26 @@ class Field(NamedTuple):
     def text(self) -> str:
         if not isinstance(self.value, str):
             raise self.refused("a string")
-        return self.json()
+        try:
+            self.value.encode()
+        except UnicodeEncodeError:
+            raise self._unwritable() from None
+        return self.value
 
     def json(self) -> Any:
         """Returns the value, which can be written again as JSON in UTF-8: half of a surrogate pair cannot, nor NaN."""
         try:
             json.dumps(self.value, ensure_ascii=False, allow_nan=False).encode()
         except (ValueError, RecursionError):
-            raise RequestError(
-                f"{self.place} cannot be written as JSON in UTF-8: expected whole characters, finite numbers and less "
-                "than a thousand levels",
-                param=self.place,
-            ) from None
+            raise self._unwritable() from None
         return self.value
+
+    def _unwritable(self) -> RequestError:
+        return RequestError(
+            f"{self.place} cannot be written as JSON in UTF-8: expected whole characters, finite numbers and less than "
+            "a thousand levels",
+            param=self.place,
+        )
 
     def text_or(self, default: str) -> str:
         return default if self.value is None else self.text()
