@@ -171,6 +171,16 @@ def joined(known: Runs, found: Runs, variants: Sequence[str]) -> dict[str, dict[
     return {variant: dict(sorted(runs.items(), key=lambda run: int(run[0]))) for variant, runs in both.items() if runs}
 
 
+def made(jobs: Sequence[Any], measure: Callable[[Any], dict[str, Any]], workers: int) -> dict[str, dict[str, Any]]:
+    """Returns what is measured for each job, which has a `variant` and a `seed`; `workers` are measured at once."""
+    with ThreadPoolExecutor(workers) as pool:
+        figures = list(pool.map(measure, jobs))
+    runs: dict[str, dict[str, Any]] = {}
+    for job, of in zip(jobs, figures, strict=True):
+        runs.setdefault(job.variant, {})[str(job.seed)] = {**of, "commit": commit()}
+    return runs
+
+
 def missing(known: Runs, variants: Sequence[str], seeds: Sequence[int]) -> list[tuple[str, int]]:
     """Returns the variants and seeds that are not known, seed by seed."""
     return [(variant, seed) for seed in seeds for variant in variants if str(seed) not in known.get(variant, {})]

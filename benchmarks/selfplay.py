@@ -42,14 +42,13 @@ import json
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from bakeoff import HERE, Runs, execute, joined, missing, recorded, trained
-from machine import RESULTS, commit, write
+from bakeoff import HERE, Runs, execute, joined, made, missing, recorded, trained
+from machine import RESULTS, write
 from test_time_search import EVALUATE
 
 from sojourn import intervals
@@ -188,11 +187,7 @@ def rated(run: Path) -> dict[str, dict[str, list[float]]]:
 def compared(game: Game, jobs: Sequence[Job], known: Runs, folder: Path, workers: int) -> dict[str, Any]:
     """Returns the figures of a game, of known runs and new ones: of each variant, the mean over seeds with its
     interval, the worst, and all."""
-    with ThreadPoolExecutor(workers) as threads:
-        made = list(threads.map(lambda job: {**measured(job, folder), "commit": commit()}, jobs))
-    found: dict[str, dict[str, Any]] = {}
-    for job, one in zip(jobs, made, strict=True):
-        found.setdefault(job.variant, {})[str(job.seed)] = one
+    found = made(jobs, lambda job: measured(job, folder), workers)
     figures: dict[str, Any] = {"measure": game.measure, "variants": {}}
     for variant, runs in joined(known, found, list(VARIANTS)).items():
         finals = np.array([one["final"] for one in runs.values()])

@@ -23,14 +23,13 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from bakeoff import HERE, Runs, joined, missing, recorded, trained
-from machine import RESULTS, commit, write
+from bakeoff import HERE, Runs, joined, made, missing, recorded, trained
+from machine import RESULTS, write
 
 from sojourn import intervals
 from sojourn.config import toml
@@ -101,11 +100,7 @@ def measured(job: Job, folder: Path) -> dict[str, Any]:
 def compared(jobs: Sequence[Job], known: Runs, tokens: int, folder: Path, workers: int) -> dict[str, Any]:
     """Returns the figures, of known runs and new ones: of each variant, the mean reward over seeds with its interval,
     and all runs."""
-    with ThreadPoolExecutor(workers) as threads:
-        made = list(threads.map(lambda job: {**measured(job, folder), "commit": commit()}, jobs))
-    found: dict[str, dict[str, Any]] = {}
-    for job, one in zip(jobs, made, strict=True):
-        found.setdefault(job.variant, {})[str(job.seed)] = one
+    found = made(jobs, lambda job: measured(job, folder), workers)
     figures: dict[str, Any] = {"tokens": tokens, "variants": {}}
     for variant, runs in joined(known, found, list(VARIANTS)).items():
         estimate = intervals.mean([one["reward"] for one in runs.values()])

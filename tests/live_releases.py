@@ -52,5 +52,18 @@ def said(store, release, values, name="s"):
         store.add_feedback(key, "f", 0, value)
 
 
+async def watched(folder):
+    """Returns a service whose second release serves and is watched, while people like the first one better."""
+    releases, store, made = released(folder, canary_share=0)
+    offer(store)
+    await releases.begin()
+    said(store, 0, [1.0, 0.8, 1.0, 0.9])
+    offer(store)
+    await releases.poll()
+    assert releases.serving == 1
+    said(store, 1, [0.0, 0.1, 0.0, 0.1])
+    return releases, store, made
+
+
 def kinds(store):
     return [(event.kind, event.release) for event in store.events() if event.kind != OFFERED]

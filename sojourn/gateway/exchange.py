@@ -17,8 +17,8 @@ from sojourn.render.partial import PartialReader
 KEPT = 64  # exchanges of a session that a retry finds again
 
 
-class Session(Protocol):
-    """Replies to requests; see `sojourn/gateway/session.py`."""
+class ReplyingSession(Protocol):
+    """Replies to requests, as the session of `session.py` does, which holds the exchanges of its own."""
 
     counts: Counter[str]
     delivered: set[int]
@@ -38,7 +38,7 @@ class Exchange:
     waiting, and what is kept for it is never more than the replies.
     """
 
-    session: Session
+    session: ReplyingSession
     request: ChatRequest
     gone: bool = False
     sent: bool = False
@@ -134,7 +134,7 @@ class Exchange:
 class Exchanges:
     """Keeps the latest exchanges of a session, by their requests' bodies."""
 
-    session: Session
+    session: ReplyingSession
     _latest: OrderedDict[str, Exchange] = field(default_factory=OrderedDict[str, Exchange])
 
     def begin(self, request: ChatRequest, body: bytes, *, retried: bool) -> Exchange:

@@ -100,7 +100,8 @@ class Session:
             self.running -= request.samples
         if failed := [one for one in found if isinstance(one, BaseException)]:
             raise failed[0]
-        self.failures.pop(_digest(prompt), None)
+        if self.failures:
+            self.failures.pop(_digest(prompt), None)
         if refused:
             self.failures.pop(BUSY, None)
         return replies

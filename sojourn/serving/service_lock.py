@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sojourn.errors import RecordError
+from sojourn.files import descriptor as open_descriptor
 
 FILE = "service.lock"
 
@@ -24,7 +25,7 @@ class ServiceLock:
         service has it."""
         if self._held is not None or not self.folder.is_dir():
             return
-        descriptor = os.open(self.folder / FILE, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = open_descriptor(self.folder / FILE, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -6,7 +6,7 @@ import pytest
 
 from sojourn.errors import RecordError
 from sojourn.live.store import LiveStore
-from tests.live_releases import kinds, offer, released, said
+from tests.live_releases import kinds, offer, released, said, watched
 
 
 async def test_a_release_that_was_left_out_is_not_tried_after_a_restart(tmp_path):
@@ -33,13 +33,7 @@ async def test_a_release_that_was_left_out_is_not_tried_after_a_restart(tmp_path
 
 async def test_a_rollback_is_written_down_whole_or_not_at_all(tmp_path, monkeypatch):
     """A service that is killed between, or finds the disk full, never begins again with what was rolled back."""
-    releases, store, _ = released(tmp_path, canary_share=0)
-    offer(store)
-    await releases.begin()
-    said(store, 0, [1.0, 0.8, 1.0, 0.9])
-    offer(store)
-    await releases.poll()
-    said(store, 1, [0.0, 0.1, 0.0, 0.1])
+    releases, *_ = await watched(tmp_path)
     written, add_events = [], LiveStore.add_events
 
     def fill(self, *events, of=None):

@@ -4,7 +4,7 @@ import pytest
 
 from sojourn.live.gate import FREEZE
 from sojourn.live.store import LiveStore
-from tests.live_releases import kinds, offer, released, said
+from tests.live_releases import kinds, offer, released, said, watched
 
 
 async def watched_and_tried(releases, store):
@@ -77,14 +77,7 @@ async def test_a_worse_one_is_rolled_back_at_once_where_that_is_sure(tmp_path):
 
 
 async def test_one_that_serves_is_taken_back_when_people_say_so(tmp_path):
-    releases, store, _ = released(tmp_path, canary_share=0)
-    offer(store)
-    await releases.begin()
-    said(store, 0, [1.0, 0.8, 1.0, 0.9])
-    offer(store)
-    await releases.poll()
-    assert releases.serving == 1
-    said(store, 1, [0.0, 0.1, 0.0, 0.1])
+    releases, store, _ = await watched(tmp_path)
     await releases.poll()
     assert releases.serving == 0
     assert kinds(store) == [("serving", 0), ("serving", 1), ("rolled back", 1), ("serving", 0)]

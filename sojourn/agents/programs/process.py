@@ -16,6 +16,7 @@ from pathlib import Path
 
 from sojourn.agents.programs.site import KEPT_BYTES, Exit, Job, Site, Tail
 from sojourn.envs.sandbox.command import GROUP, PASSWD, memory_file, python, sandbox_command
+from sojourn.envs.sandbox.tree import MACHINE_ERRORS
 from sojourn.errors import ConfigError, InfrastructureError
 
 PORT, SOCKET = 8088, "/gateway"  # of the gateway, in a sandbox
@@ -23,7 +24,7 @@ CDP_PORT, CDP_SOCKET = 9222, "/browser"  # of the browser of the world
 CDP_URL = f"http://127.0.0.1:{CDP_PORT}"
 HELD_S = 5.0  # for which a process that left its group may keep the outputs open
 TASK_FILE = "task.txt"
-EXHAUSTED = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # what the machine has too few of now
+EXHAUSTED = (*MACHINE_ERRORS, errno.EAGAIN)  # the machine has too little of something now
 
 
 @dataclass(frozen=True, kw_only=True)
