@@ -149,6 +149,20 @@ async def two_at_once(client):
     return acts and "done"
 
 
+async def acts_as_it_ends(client):
+    """Ends before its action is on its way."""
+
+    async def acts():
+        await asyncio.sleep(0)
+        await client.call("look", DOOR.arguments)
+
+    await asks(client, "Hi")
+    sending.append(asyncio.ensure_future(acts()))
+
+
+sending: list[asyncio.Future] = []  # nothing else holds them
+
+
 def no_coroutine(client): ...
 
 
@@ -190,6 +204,13 @@ async def test_actions_that_were_sent_before_it_ended_are_performed():
     episode, *_, family = await played("two_at_once", replies(said("Hi")), last_action="{output}")
     assert [len(action.calls) for action in family.made[0].actions] == [1, 1, 0]
     assert episode.trajectories[0].reward == 2.0
+
+
+async def test_an_action_that_is_sent_as_it_ends_is_performed():
+    episode, *_, family = await played("acts_as_it_ends", replies(said("Hi")))
+    assert [len(action.calls) for action in family.made[0].actions] == [1]
+    assert episode.trajectories[0].reward == 0.5
+    sending.clear()
 
 
 async def test_what_a_function_raises_is_told_by_when_it_raises():
