@@ -56,6 +56,18 @@ async def read_body(request: Request, limits: Limits) -> bytes:
     return b"".join(parts)
 
 
+def has_left(request: Request) -> bool:
+    """Returns whether the client of a request, whose body was read, has closed the connection; what comes next is
+    looked for, not waited for."""
+    coming = request.receive().__await__()
+    try:
+        next(coming)
+    except StopIteration as come:
+        return come.value["type"] == "http.disconnect"
+    coming.close()
+    return False
+
+
 def json_object(body: bytes) -> Mapping[str, Any]:
     """Returns the object that a body is as JSON; raises `RequestError` for anything else."""
     try:

@@ -36,7 +36,7 @@ class ChatCompletions:
     """Reads and writes chat completions. A thought goes into `reasoning_content`, as other servers write it."""
 
     def read(self, body: Mapping[str, Any]) -> ChatRequest:
-        whole = Field(body, "")
+        whole = Field(body)
         limit = whole.get("max_completion_tokens")
         limit = whole.get("max_tokens") if limit.value is None else limit
         listed = _listed(whole.get("response_format"))
@@ -127,7 +127,7 @@ class _Stream:
 def _message(item: Field) -> Message:
     role, text = read_role(item), read_text(item.get("content"))
     if role is Role.ASSISTANT:
-        thought = next((item.get(key).text() for key in THOUGHTS if item.get(key).value), "")
+        thought = next((one.text() for one in map(item.get, THOUGHTS) if one.value), "")
         return said(text, thought, [_call(call) for call in item.get("tool_calls").items()])
     answers = None
     if role is Role.TOOL:

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-SHORT = 64  # characters: what is shorter is masked as fast as it is looked up
-CHARACTERS = 1 << 22  # of masked texts that are held
+CHARACTERS = 1 << 22  # of texts that are held
+EACH = 64  # characters more that each counts for
 
 
 @dataclass(eq=False)
 class MasksOnce:
-    """Masks texts, and remembers what became of the latest ones by their digests: a client sends the whole conversation
-    with each request."""
+    """Masks texts, and remembers the latest of those in which nothing is to be masked: a client sends the whole
+    conversation with each request. What has something private is not held, and masked each time."""
 
     mask: Callable[[str], str]
     characters: int = CHARACTERS
-    _known: OrderedDict[bytes, str] = field(default_factory=OrderedDict[bytes, str])
+    _clean: OrderedDict[str, None] = field(default_factory=OrderedDict[str, None])
     _held: int = 0
 
     def __call__(self, text: str) -> str:
-        if len(text) < SHORT:
-            return self.mask(text)
-        digest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
-        found = self._known.get(digest)
-        if found is None:
-            found = self._known[digest] = self.mask(text)
-            self._held += len(found)
-        self._known.move_to_end(digest)
-        while self._held > self.characters:
-            self._held -= len(self._known.popitem(last=False)[1])
-        return found
+        if text in self._clean:
+            self._clean.move_to_end(text)
+            return text
+        masked = self.mask(text)
+        if masked == text:
+            self._clean[text] = None
+            self._held += len(text) + EACH
+            while self._held > self.characters:
+                self._held -= len(self._clean.popitem(last=False)[0]) + EACH
+        return masked

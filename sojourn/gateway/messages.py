@@ -41,7 +41,7 @@ class Messages:
     """Reads and writes messages. A thought is a block of thinking; a tag stands for its signature."""
 
     def read(self, body: Mapping[str, Any]) -> ChatRequest:
-        whole = Field(body, "")
+        whole = Field(body)
         tools = whole.get("tools").items()
         listed, extra = _format(whole.get("output_config"))
         return ChatRequest(

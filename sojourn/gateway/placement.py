@@ -81,9 +81,10 @@ class Placement:
 
     def find(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Place:
         """Returns where a request goes on."""
-        last = max((at for at, message in enumerate(messages) if message.role is Role.ASSISTANT), default=-1)
-        said = self._said(messages[last]) if last >= 0 else ()
-        fitting = [one for one in said if _same(one.messages, messages[: last + 1])]
+        last = next((at for at in reversed(range(len(messages))) if messages[at].role is Role.ASSISTANT), -1)
+        past = messages[: last + 1]
+        said = self._by_reply.get(_keys(past[-1])[0], ()) if past else ()
+        fitting = [one for one in said if _same(one.messages, past)]
         same = [one for one in fitting if one.tools == tuple(tools)]
         if same:
             return Place(_best(messages[last], same).number, tuple(messages[last + 1 :]))
@@ -179,7 +180,7 @@ def same_reply(told: Message, sent: Message) -> bool:
     return (
         (text == told.text.strip() or (not text and bool(told.calls)))
         and (not thought or thought == told.thought.strip())
-        and _calls(told) == _calls(sent)
+        and (told.calls == sent.calls == () or _calls(told) == _calls(sent))
     )
 
 

@@ -19,17 +19,28 @@ TEXTS = frozenset({"text", "input_text", "output_text", "summary_text", "reasoni
 
 
 class Field(NamedTuple):
-    """Holds a value of a request's body, and its place there, such as `messages[2].content`."""
+    """Holds a value of a request's body as JSON, and where it is: at `key`, or in a list at the number `key`, of the
+    value `above`."""
 
     value: Any
-    place: str
+    key: str | int = ""
+    above: Field | None = None
+
+    @property
+    def place(self) -> str:
+        """Returns the value's place in the body, such as `messages[2].content`."""
+        above = self.above.place if self.above is not None else ""
+        if isinstance(self.key, int):
+            return f"{above}[{self.key}]"
+        return f"{above}.{self.key}" if above else self.key
 
     def get(self, key: str) -> Field:
         """Returns a value of an object by its key; None where it has none."""
-        return Field(self.object().get(key), f"{self.place}.{key}" if self.place else key)
+        value = self.value
+        return Field((value if isinstance(value, dict) else self.object()).get(key), key, self)
 
-    def object(self) -> Mapping[str, Any]:
-        if not isinstance(self.value, Mapping):
+    def object(self) -> dict[str, Any]:
+        if not isinstance(self.value, dict):
             raise self.refused("an object")
         return self.value
 
@@ -37,18 +48,20 @@ class Field(NamedTuple):
         """Returns the values of a list; none where it is null."""
         if self.value is None:
             return []
-        if not isinstance(self.value, Sequence) or isinstance(self.value, str):
+        if not isinstance(self.value, list):
             raise self.refused("a list")
-        return [Field(item, f"{self.place}[{number}]") for number, item in enumerate(self.value)]
+        return [Field(item, number, self) for number, item in enumerate(self.value)]
 
     def text(self) -> str:
-        if not isinstance(self.value, str):
+        value = self.value
+        if not isinstance(value, str):
             raise self.refused("a string")
-        try:
-            self.value.encode()
-        except UnicodeEncodeError:
-            raise self._unwritable() from None
-        return self.value
+        if not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise self._unwritable() from None
+        return value
 
     def json(self) -> Any:
         """Returns the value, which can be written again as JSON in UTF-8: half of a surrogate pair cannot, nor NaN."""
@@ -107,15 +120,15 @@ def read_arguments(field: Field) -> Mapping[str, Any]:
             value = json.loads(value) if value.strip() else {}
         except (ValueError, RecursionError):
             raise field.refused("JSON of an object") from None
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         raise field.refused("JSON of an object")
     return field._replace(value=value).json()
 
 
 def read_text(content: Field, between: str = "") -> str:
     """Returns the text of a message: a string, or a list of parts, with `between` them."""
-    if content.value is None or isinstance(content.value, str):
-        return content.text_or("")
+    if isinstance(content.value, str):
+        return content.text()
     return between.join(map(read_part, content.items()))
 
 
@@ -130,10 +143,11 @@ def read_part(part: Field) -> str:
 
 
 def read_role(item: Field) -> Role:
-    name = item.get("role").text()
-    if name not in ROLES:
-        raise item.get("role").refused(f"one of {', '.join(ROLES)}")
-    return ROLES[name]
+    name = item.get("role")
+    role = ROLES.get(name.text())
+    if role is None:
+        raise name.refused(f"one of {', '.join(ROLES)}")
+    return role
 
 
 def read_tool(function: Field, schema: str) -> Tool:

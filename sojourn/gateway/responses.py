@@ -27,7 +27,7 @@ class Responses:
     """Reads and writes responses. A thought is the content of a reasoning item; nothing is kept between requests."""
 
     def read(self, body: Mapping[str, Any]) -> ChatRequest:
-        whole = Field(body, "")
+        whole = Field(body)
         for name in STORED:
             if body.get(name) is not None:
                 raise RequestError(

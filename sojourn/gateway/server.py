@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from sojourn.gateway.bodies import Limits, json_object, read_body, require_local_origin
+from sojourn.gateway.bodies import Limits, has_left, json_object, read_body, require_local_origin
 from sojourn.gateway.chat_completions import ChatCompletions
 from sojourn.gateway.exchange import Exchange
 from sojourn.gateway.hosts import LOCAL, KnownHosts
@@ -141,7 +141,7 @@ class Gateway:
                 return EventStream(_frames(api.stream(asked), exchange), exchange)
         with exchange.answered():
             replies = await exchange.replies()
-            if not await request.is_disconnected():
+            if not has_left(request):
                 exchange.delivered()
         return JSONResponse(dict(api.whole(asked, replies)))
 

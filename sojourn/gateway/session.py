@@ -121,6 +121,11 @@ class Session:
         """Returns as many samples as a request asks for, or why there is none."""
         tells = [tell and partial(tell, number) for number in range(request.samples)]
         asked = [self._sampled(request, prompt, number, one) for number, one in enumerate(tells)]
+        if len(asked) == 1:  # without a further task
+            try:
+                return [await asked[0]]
+            except Exception as error:
+                return [error]
         return await asyncio.gather(*asked, return_exceptions=True)
 
     async def settled(self) -> None:

@@ -132,7 +132,7 @@ def _latencies(found):
 
 async def test_a_stream_that_breaks_is_counted_by_its_failure():
     async def breaks(told):
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.05)  # by then the first token was told
         raise RuntimeError("the world is flat")
 
     server, sampler = scripted()
