@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent / "sojourn"
 WORLDS = ROOT.parent / "worlds"
 ORDER = [
     "version", "activation_steering", "types", "search_cost", "finite", "call_text", "same_action", "secrets",
-    "errors", "verdict", "codec", "seeds", "files", "threads", "event_loop", "timeline", "gauge", "config",
+    "errors", "verdict", "ability", "codec", "seeds", "files", "threads", "event_loop", "timeline", "gauge", "config",
     "schedules", "optim", "models", "protocols", "abilities", "places", "failures", "blame", "world_answers",
     "composite", "intervals", "regret_growth", "tasks", "curricula", "record", "plot", "plot_recipes",
     "plot_search", "terminal", "envs", "render", "gateway", "agents", "rollout", "live", "rewards", "searchers",

@@ -174,7 +174,6 @@ from sojourn.abilities.worlds import (
     Relabels,
     blobs_of,
     capacity,
-    has_expert,
     play_abilities,
     with_base_agents,
 )
@@ -316,7 +315,6 @@ __all__ = [
     "frozen",
     "give_browser",
     "group_size",
-    "has_expert",
     "likelihoods",
     "live_width",
     "max_lag",

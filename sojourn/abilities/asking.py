@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from sojourn.ability import Ability
 from sojourn.protocols import Reward, Stream
 from sojourn.types import Message
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @runtime_checkable
-class AsksForText(Protocol):
+class AsksForText(Ability, Protocol):
     """A component that asks models for text: `asks` names them, of `[models]`, or "policy"."""
 
     @property
@@ -52,7 +53,7 @@ class BindsStreamModels(AsksForText, Protocol):
 
 
 @runtime_checkable
-class ReadsLikelihoods(Protocol):
+class ReadsLikelihoods(Ability, Protocol):
     """A component that asks models how probable listed answers are: `likelihoods` names those of the models that it
     `asks`, which are then not behind endpoints."""
 

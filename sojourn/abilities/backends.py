@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
+from sojourn.ability import Ability
 from sojourn.protocols import EnvFamily, Opened, Renderer, RendererConfig, Sampler, Trainer
 from sojourn.types import Batch, FloatArray, IntArray, Prompt, Sample, SamplingParams, Trajectory
 
@@ -28,7 +29,7 @@ class ValueModel(Protocol):
 
 
 @runtime_checkable
-class AsksCritic(Protocol):
+class AsksCritic(Ability, Protocol):
     """An agent, a branching rule or a source of groups that says whether it asks the critic while plays go on."""
 
     @property
@@ -41,7 +42,7 @@ def asks_critic(component: object) -> bool:
 
 
 @runtime_checkable
-class Forgets(Protocol):
+class Forgets(Ability, Protocol):
     """A sampler that can drop whatever it keeps between samples.
 
     After `forget` the next samples do not depend, not even in their last bits, on what was sampled before.
@@ -54,7 +55,7 @@ Tell = Callable[[Sequence[int]], None]
 
 
 @runtime_checkable
-class TellsTokens(Protocol):
+class TellsTokens(Ability, Protocol):
     """A sampler that tells the tokens of a sample while it draws them.
 
     `sample_telling` returns what `sample` returns, to the bit. It calls `tell` on the event loop with new tokens as
@@ -73,7 +74,7 @@ async def sample_telling(sampler: Sampler, prompt: Prompt, params: SamplingParam
 
 
 @runtime_checkable
-class AllowsOlder(Protocol):
+class AllowsOlder(Ability, Protocol):
     """A sampler that can answer by older weights while newer ones are on their way to it.
 
     `since_now` returns a sampler for what begins now, which may be answered by the weights that are the newest now, and
@@ -89,7 +90,7 @@ def since_now(sampler: Sampler) -> Sampler:
 
 
 @runtime_checkable
-class BoundsTurns(Protocol):
+class BoundsTurns(Ability, Protocol):
     """A sampler of a single play that says how many turns the play may take, if that is fewer than `limits.turns`."""
 
     @property
@@ -102,7 +103,7 @@ def max_turns(sampler: object, turns: int) -> int:
 
 
 @runtime_checkable
-class DrawsAll(Protocol):
+class DrawsAll(Ability, Protocol):
     """A sampler of one play that draws every sample from the engine, so that a search may ask it for those of actions
     that are only tried. Others, such as an expert's, have one for each turn."""
 
@@ -111,14 +112,14 @@ class DrawsAll(Protocol):
 
 
 @runtime_checkable
-class Measured(Protocol):
+class Measured(Ability, Protocol):
     """A part that has metrics of its own: `metrics` returns them by name, for the time since it was last called."""
 
     def metrics(self) -> Mapping[str, float]: ...
 
 
 @runtime_checkable
-class Identifies(Protocol):
+class Identifies(Ability, Protocol):
     """A backend that says exactly which weights it opens."""
 
     def identities(self, model: Model, critic: Critic | None) -> Mapping[str, str]:
@@ -128,7 +129,7 @@ class Identifies(Protocol):
 
 
 @runtime_checkable
-class Copies(Protocol):
+class Copies(Ability, Protocol):
     """A trainer that can be copied, for a model that learns beside the policy.
 
     The copy trains weights of its own, which begin as the present ones and are its reference if asked for. Its state
@@ -139,7 +140,7 @@ class Copies(Protocol):
 
 
 @runtime_checkable
-class HasHiddenStates(Protocol):
+class HasHiddenStates(Ability, Protocol):
     """A trainer that returns last hidden states, which some streams read."""
 
     async def hidden_states(
@@ -152,7 +153,7 @@ class HasHiddenStates(Protocol):
 
 
 @runtime_checkable
-class ScoresTokens(Protocol):
+class ScoresTokens(Ability, Protocol):
     """A trainer beside which further models are open, which score tokens that the policy sampled.
 
     A model has its name of `[models]`; "policy" is the present one, "reference" that of the stage's beginning.
@@ -171,7 +172,7 @@ class ScoresTokens(Protocol):
 
 
 @runtime_checkable
-class OpensModels(Protocol):
+class OpensModels(Ability, Protocol):
     """A backend that opens frozen models of the policy's vocabulary beside the policy."""
 
     def check_model(self, name: str, model: Model, policy: Model) -> None:
@@ -188,7 +189,7 @@ class OpensModels(Protocol):
 
 
 @runtime_checkable
-class OpensPlayers(Protocol):
+class OpensPlayers(Ability, Protocol):
     """A backend that opens models of the policy's vocabulary that sample beside the policy, frozen or trained, too."""
 
     def check_model(self, name: str, model: Model, policy: Model) -> None:
@@ -210,7 +211,7 @@ class OpensPlayers(Protocol):
 
 
 @runtime_checkable
-class OpensTurnModels(Protocol):
+class OpensTurnModels(Ability, Protocol):
     """A backend that opens frozen models with a value head, of the policy's vocabulary, beside the policy."""
 
     def open_turn_model(
@@ -232,7 +233,7 @@ class FurtherModel(NamedTuple):
 
 
 @runtime_checkable
-class PlacesModels(Protocol):
+class PlacesModels(Ability, Protocol):
     """A backend that opens further models in processes of their own; it is given all that have weights here, by their
     names."""
 
@@ -251,7 +252,7 @@ class PlacesModels(Protocol):
 
 
 @runtime_checkable
-class SharesBase(Protocol):
+class SharesBase(Ability, Protocol):
     """A backend whose sampler samples several adapters over one base, beside each other, if `shares_base` says so."""
 
     @property
@@ -267,7 +268,7 @@ class SharesBase(Protocol):
 
 
 @runtime_checkable
-class Steers(Protocol):
+class Steers(Ability, Protocol):
     """A backend that says whether the policy's sampler adds what `SamplingParams.steering` says; others cannot."""
 
     @property
@@ -275,7 +276,7 @@ class Steers(Protocol):
 
 
 @runtime_checkable
-class OpensEndpoints(Protocol):
+class OpensEndpoints(Ability, Protocol):
     """A backend whose trainer asks models behind servers, too, as it asks those that the backend opens."""
 
     async def open_endpoint(self, name: str, scorer: PromptScorer, policy: Model, trainer: Trainer) -> None:
@@ -285,7 +286,7 @@ class OpensEndpoints(Protocol):
 
 
 @runtime_checkable
-class PlacesWorlds(Protocol):
+class PlacesWorlds(Ability, Protocol):
     """A backend that has plays in other processes, or on other machines.
 
     `place` returns the family with the same tasks whose plays are there, once the backend is open. It is opened and
@@ -296,7 +297,7 @@ class PlacesWorlds(Protocol):
 
 
 @runtime_checkable
-class HasMaxContext(Protocol):
+class HasMaxContext(Ability, Protocol):
     """A backend that says the longest context in tokens before it opens a model."""
 
     @property
@@ -304,7 +305,7 @@ class HasMaxContext(Protocol):
 
 
 @runtime_checkable
-class HasSlowdowns(Protocol):
+class HasSlowdowns(Ability, Protocol):
     """A backend that knows what this machine, or the kind of a model, makes it compute more slowly than it could, in
     whole sentences; none where nothing does. Commands print them before they open a model."""
 
@@ -312,7 +313,7 @@ class HasSlowdowns(Protocol):
 
 
 @runtime_checkable
-class Restarts(Protocol):
+class Restarts(Ability, Protocol):
     """A backend whose trainer may lose a process (`RankError`): a run then goes on from its last checkpoint by itself,
     up to `restarts` times."""
 
@@ -321,7 +322,7 @@ class Restarts(Protocol):
 
 
 @runtime_checkable
-class HasPlan(Protocol):
+class HasPlan(Ability, Protocol):
     """A backend that says where the parts of a run go and what they take, in whole sentences, without any of them.
     `--dry` prints it."""
 
@@ -329,7 +330,7 @@ class HasPlan(Protocol):
 
 
 @runtime_checkable
-class BindsRenderer(Protocol):
+class BindsRenderer(Ability, Protocol):
     """A backend that binds a renderer's config to a model's tokenizer without opening the model; it gives None where
     that is not on this machine yet."""
 
@@ -337,7 +338,7 @@ class BindsRenderer(Protocol):
 
 
 @runtime_checkable
-class HasNote(Protocol):
+class HasNote(Ability, Protocol):
     """A renderer that says in a sentence which format it writes, and why; empty where there is nothing to say."""
 
     @property
@@ -345,7 +346,7 @@ class HasNote(Protocol):
 
 
 @runtime_checkable
-class HasChatTemplate(Protocol):
+class HasChatTemplate(Ability, Protocol):
     """A renderer whose format can be written as a chat template, a Jinja program, which is exported with a model that
     was trained in it. With any other renderer the model's own is exported."""
 
@@ -354,7 +355,7 @@ class HasChatTemplate(Protocol):
 
 
 @runtime_checkable
-class HasPassColumns(Protocol):
+class HasPassColumns(Ability, Protocol):
     """A backend that names what its trainer's passes can give for each token beside log-probabilities and entropy."""
 
     @property
@@ -362,7 +363,7 @@ class HasPassColumns(Protocol):
 
 
 @runtime_checkable
-class ChecksWeights(Protocol):
+class ChecksWeights(Ability, Protocol):
     """A backend that can tell, without loading a model, whether the weights of a checkpoint are of it: `check_weights`
     raises where they are not."""
 

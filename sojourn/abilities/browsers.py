@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
+from sojourn.ability import Ability
+
 
 @runtime_checkable
-class BrowserOnly(Protocol):
+class BrowserOnly(Ability, Protocol):
     """A world that says whether its plays are acted in by their browsers alone. Then each of them `OffersBrowser`."""
 
     @property
@@ -14,7 +16,7 @@ class BrowserOnly(Protocol):
 
 
 @runtime_checkable
-class OffersBrowser(Protocol):
+class OffersBrowser(Ability, Protocol):
     """A play with a browser of its own, which the agent drives.
 
     `cdp_socket` is the path of a Unix socket where the browser answers as at its debugging port, once the play has
@@ -29,7 +31,7 @@ class OffersBrowser(Protocol):
 
 
 @runtime_checkable
-class DrivesBrowsers(Protocol):
+class DrivesBrowsers(Ability, Protocol):
     """An agent that says whether its seats can drive a browser."""
 
     @property
@@ -37,7 +39,7 @@ class DrivesBrowsers(Protocol):
 
 
 @runtime_checkable
-class TakesBrowser(Protocol):
+class TakesBrowser(Ability, Protocol):
     """A seat that is given a play with a browser, before its first turn."""
 
     def take_browser(self, play: OffersBrowser) -> None: ...

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
+from sojourn.ability import Ability
 from sojourn.protocols import RendererConfig
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class ExportedModel(NamedTuple):
 
 
 @runtime_checkable
-class ExportsModels(Protocol):
+class ExportsModels(Ability, Protocol):
     """A backend that writes the policy in formats of other programs.
 
     `model_formats` gives a sentence for each format. `export_model` writes the model with these weights of a checkpoint

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from sojourn.abilities.asking import AsksForText, ReadsLikelihoods
+from sojourn.ability import Ability
 from sojourn.protocols import (
     Curriculum,
     CurriculumConfig,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @runtime_checkable
-class Unverified(Protocol):
+class Unverified(Ability, Protocol):
     """A component whose source nobody has read. `unverified` says what could be read instead, for the menu of methods
     and for whoever trains with it."""
 
@@ -35,7 +36,7 @@ class Unverified(Protocol):
 
 
 @runtime_checkable
-class ReadsCritic(Protocol):
+class ReadsCritic(Ability, Protocol):
     """A stream that says whether it reads the critic's values."""
 
     @property
@@ -43,7 +44,7 @@ class ReadsCritic(Protocol):
 
 
 @runtime_checkable
-class AsksModels(Protocol):
+class AsksModels(Ability, Protocol):
     """A stream that asks further models, by their names of `[models]`; none where it asks those of the policy."""
 
     @property
@@ -58,7 +59,7 @@ class TurnModel(Protocol):
 
 
 @runtime_checkable
-class BindsTurnModel(Protocol):
+class BindsTurnModel(Ability, Protocol):
     """A reward that reads the values of a model with a value head: `value_model` is one of `[models]`, or "critic", the
     run's own. `bind_turn_model` returns the reward that reads it."""
 
@@ -68,7 +69,7 @@ class BindsTurnModel(Protocol):
 
 
 @runtime_checkable
-class AddsContext(Protocol):
+class AddsContext(Ability, Protocol):
     """A stream whose models read more than the policy: `added_tokens` says by how much each context grows."""
 
     @property
@@ -77,7 +78,7 @@ class AddsContext(Protocol):
 
 
 @runtime_checkable
-class NamesLabels(Protocol):
+class NamesLabels(Ability, Protocol):
     """A stream that names worlds and tags of tasks, which some tasks of its stage must have."""
 
     @property
@@ -85,7 +86,7 @@ class NamesLabels(Protocol):
 
 
 @runtime_checkable
-class Learns(Protocol):
+class Learns(Ability, Protocol):
     """A stream with a model of its own, which `learn` trains on each step, after the step's streams were computed.
 
     `learn` returns metrics. The model's state is copied into the stream of the next stage that has the same config.
@@ -95,7 +96,7 @@ class Learns(Protocol):
 
 
 @runtime_checkable
-class Freezes(Protocol):
+class Freezes(Ability, Protocol):
     """A stream that learns, unless it is `frozen`: then it keeps what it learned in the stage before. An equal stream
     may be frozen in one stage and learn in another."""
 
@@ -109,14 +110,14 @@ def frozen(stream: object) -> bool:
 
 
 @runtime_checkable
-class ReleasesResources(Protocol):
+class ReleasesResources(Ability, Protocol):
     """A stream that gives its resources back when its last stage has ended."""
 
     def close(self) -> None: ...
 
 
 @runtime_checkable
-class ReadsTaskData(Protocol):
+class ReadsTaskData(Ability, Protocol):
     """A stream that reads keys of `Task.data`. The first task of each world is looked at before a run; the others are
     assumed to have the same keys."""
 
@@ -125,7 +126,7 @@ class ReadsTaskData(Protocol):
 
 
 @runtime_checkable
-class NamesSeats(Protocol):
+class NamesSeats(Ability, Protocol):
     """A reward that treats some seats of the world in their own way, by their names; a run refuses unknown ones."""
 
     @property
@@ -133,7 +134,7 @@ class NamesSeats(Protocol):
 
 
 @runtime_checkable
-class WritesWords(Protocol):
+class WritesWords(Ability, Protocol):
     """A reward that writes texts of some kinds into `Score.words`, such as "hint"; none where it is told not to."""
 
     @property
@@ -141,7 +142,7 @@ class WritesWords(Protocol):
 
 
 @runtime_checkable
-class ReadsWords(Protocol):
+class ReadsWords(Ability, Protocol):
     """A stream that reads texts of some kinds in `Score.words`: a run refuses it where no reward writes them."""
 
     @property
@@ -179,7 +180,7 @@ def value_models(component: object) -> frozenset[str]:
 
 
 @runtime_checkable
-class NeedsOfEnv(Protocol):
+class NeedsOfEnv(Ability, Protocol):
     """An estimator or a source of groups that names what the plays of a world must offer, such as "state_key"."""
 
     @property
@@ -187,7 +188,7 @@ class NeedsOfEnv(Protocol):
 
 
 @runtime_checkable
-class ProvidesTargets(Protocol):
+class ProvidesTargets(Ability, Protocol):
     """An estimator whose credit holds more than advantages: "targets", where it has those of a critic."""
 
     @property
@@ -195,7 +196,7 @@ class ProvidesTargets(Protocol):
 
 
 @runtime_checkable
-class HasMinGroupSize(Protocol):
+class HasMinGroupSize(Ability, Protocol):
     """An estimator that learns nothing from groups of fewer episodes: their credit is zero."""
 
     @property
@@ -203,7 +204,7 @@ class HasMinGroupSize(Protocol):
 
 
 @runtime_checkable
-class HasGroupRelative(Protocol):
+class HasGroupRelative(Ability, Protocol):
     """An estimator that says whether adding a constant to all rewards of a group leaves its credit unchanged, which
     `sojourn check` then tests."""
 
@@ -227,7 +228,7 @@ def min_group_size(estimator: object) -> int:
 
 
 @runtime_checkable
-class HasColumns(Protocol):
+class HasColumns(Ability, Protocol):
     """A loss that computes per-token values (N,) from the step's whole batch, before it is cut into minibatches, such
     as a mask of extreme tokens. It finds them among the streams, under the same names."""
 
@@ -235,7 +236,7 @@ class HasColumns(Protocol):
 
 
 @runtime_checkable
-class Chooses(Protocol):
+class Chooses(Ability, Protocol):
     """A loss that selects among the tokens of each minibatch, by the present model's log-probabilities (N,).
 
     `choose` returns per-token values, which the loss finds among the streams. It is called only where `chooses` says
@@ -248,7 +249,7 @@ class Chooses(Protocol):
 
 
 @runtime_checkable
-class Compares(Protocol):
+class Compares(Ability, Protocol):
     """A loss that says whether it compares the trajectories of a step with each other, which may then not be divided
     into minibatches."""
 
@@ -260,7 +261,7 @@ VALID_FOR = frozenset({"lag", "updates"})  # what a loss is valid for that does 
 
 
 @runtime_checkable
-class HasValidFor(Protocol):
+class HasValidFor(Ability, Protocol):
     """A loss that names the off-policy data that it handles correctly; the default is `VALID_FOR`.
 
     These may be "lag" (tokens of older weights, or of other ones), "updates" (several of them on one step's tokens) and
@@ -284,7 +285,7 @@ class Compared(NamedTuple):
 
 
 @runtime_checkable
-class ComparesDistributions(Protocol):
+class ComparesDistributions(Ability, Protocol):
     """A loss that compares the policy's whole distribution in the place of each token with that of the teacher whom the
     stream `teacher` asked.
 
@@ -298,7 +299,7 @@ class ComparesDistributions(Protocol):
 
 
 @runtime_checkable
-class ComparesLikeliest(Protocol):
+class ComparesLikeliest(Ability, Protocol):
     """A loss that compares distributions also with a teacher that gives no more than its likeliest tokens.
 
     It tells `top_k` of them apart; at 0 it needs all. `compare_likeliest` is given the policy's log-probabilities
@@ -312,7 +313,7 @@ class ComparesLikeliest(Protocol):
 
 
 @runtime_checkable
-class DividesGradient(Protocol):
+class DividesGradient(Ability, Protocol):
     """A loss that divides the policy's gradient by a number that follows from gradients of further objectives.
 
     `further_objectives` names them, none where nothing is divided; `objective` returns one of them per token (n,), with
@@ -326,7 +327,7 @@ class DividesGradient(Protocol):
 
 
 @runtime_checkable
-class Observes(Protocol):
+class Observes(Ability, Protocol):
     """A curriculum, or a group source that keeps groups: it is told of all groups that were newly played for a step,
     redrawn and dropped ones included, with their scores, when the step was trained."""
 
@@ -334,14 +335,14 @@ class Observes(Protocol):
 
 
 @runtime_checkable
-class ObservesEvaluations(Protocol):
+class ObservesEvaluations(Ability, Protocol):
     """A curriculum that is told of the groups of each evaluation, too, whose tasks are those of another split."""
 
     def observe_evaluation(self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> None: ...
 
 
 @runtime_checkable
-class BindsWorld(Protocol):
+class BindsWorld(Ability, Protocol):
     """The config of a curriculum that makes tasks, for which it is bound to the world, too."""
 
     def bind_world(self, world: EnvFamily, tasks: Sequence[Task], seed: int) -> Curriculum: ...

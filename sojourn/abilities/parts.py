@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from sojourn.ability import Ability
+
 
 class PartState(StrEnum):
     UP = "up"
@@ -36,7 +38,7 @@ class PartLoad:
 
 
 @runtime_checkable
-class ReportsParts(Protocol):
+class ReportsParts(Ability, Protocol):
     """A sampler, a trainer or a world that says what its parts do, of which it may have several.
 
     `part_loads` is asked once a step, beside the run, and in long steps more often. Where a part does not answer within
@@ -57,7 +59,7 @@ class GroupQueue(NamedTuple):
 
 
 @runtime_checkable
-class HasQueue(Protocol):
+class HasQueue(Ability, Protocol):
     """A group source that plays ahead, and says how many groups it has begun."""
 
     def queue(self) -> GroupQueue: ...

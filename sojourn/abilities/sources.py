@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from sojourn.ability import Ability
 from sojourn.protocols import SourceConfig
 
 
 @runtime_checkable
-class Mixes(Protocol):
+class Mixes(Ability, Protocol):
     """A group source whose steps have the groups of several others."""
 
     @property
@@ -28,7 +29,7 @@ def live_width(source: SourceConfig[Any]) -> int:
 
 
 @runtime_checkable
-class HasOrigin(Protocol):
+class HasOrigin(Ability, Protocol):
     """A group source that gives its groups another `Group.origin` than "policy"."""
 
     @property
@@ -41,7 +42,7 @@ def origin_of(source: object) -> str:
 
 
 @runtime_checkable
-class NamesOrigins(Protocol):
+class NamesOrigins(Ability, Protocol):
     """An estimator, a loss or a stream that names `origins` of groups, of which its stage must have some."""
 
     @property
@@ -49,7 +50,7 @@ class NamesOrigins(Protocol):
 
 
 @runtime_checkable
-class SplitsByOrigin(Protocol):
+class SplitsByOrigin(Ability, Protocol):
     """An estimator or a loss that treats groups by their origin.
 
     `origins` are those that it names; `of_origin` returns what it applies to the groups of one, None where nothing.
@@ -73,7 +74,7 @@ def applied(components: Iterable[object], origin: str) -> list[object]:
 
 
 @runtime_checkable
-class Branches(Protocol):
+class Branches(Ability, Protocol):
     """A group source that says whether its plays fork (`forks`), so that its groups differ in size."""
 
     @property
@@ -81,7 +82,7 @@ class Branches(Protocol):
 
 
 @runtime_checkable
-class GivesSamples(Protocol):
+class GivesSamples(Ability, Protocol):
     """A group source that plays episodes with samples of its own, such as an expert's or those of an earlier play, in
     the seats of the policy and of all others."""
 
@@ -90,7 +91,7 @@ class GivesSamples(Protocol):
 
 
 @runtime_checkable
-class Recalls(Protocol):
+class Recalls(Ability, Protocol):
     """Groups of a stage that the run has recorded already. In a mixture they are chosen when the other parts have
     theirs: while a live service waits for sessions, people may take older ones back."""
 
@@ -99,7 +100,7 @@ class Recalls(Protocol):
 
 
 @runtime_checkable
-class Sized(Protocol):
+class Sized(Ability, Protocol):
     """A group source whose groups all have `size` episodes, unless they fork."""
 
     @property
@@ -107,7 +108,7 @@ class Sized(Protocol):
 
 
 @runtime_checkable
-class Lags(Protocol):
+class Lags(Ability, Protocol):
     """A group source whose groups were sampled by weights of at most `max_lag` steps before."""
 
     @property
@@ -128,7 +129,7 @@ StageT = TypeVar("StageT", contravariant=True)  # what is said of a stage: `Stag
 
 
 @runtime_checkable
-class Checks(Protocol[StageT]):
+class Checks(Ability, Protocol[StageT]):
     """A group source that is asked before a run begins, when its world is open.
 
     `check` raises `ConfigError` where the stage cannot be given such groups.

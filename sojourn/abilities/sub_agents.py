@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol, runtime_checkable
 
+from sojourn.ability import Ability
 from sojourn.protocols import Seat
 from sojourn.types import Ending, Trajectory
 
@@ -12,7 +13,7 @@ MOVE = "move"  # in the info of a turn: its number in the episode, where several
 
 
 @runtime_checkable
-class HasSubAgents(Protocol):
+class HasSubAgents(Ability, Protocol):
     """An agent whose seats call further agents, each of which has contexts and trajectories of its own.
 
     `sub_agent_models` are the models of the called agents by their names, "" where that is the model of the seat which
@@ -24,14 +25,14 @@ class HasSubAgents(Protocol):
 
 
 @runtime_checkable
-class CallsAgents(Protocol):
+class CallsAgents(Ability, Protocol):
     """A seat that calls further agents: `called` returns the trajectories of those that acted, once a play is over."""
 
     def called(self, ending: Ending) -> tuple[Trajectory, ...]: ...
 
 
 @runtime_checkable
-class ReadsAllModels(Protocol):
+class ReadsAllModels(Ability, Protocol):
     """An estimator that says whether the credit of a trajectory depends on trajectories of other models, so that it is
     given those of all models that learn. It reads no streams then."""
 

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from sojourn.ability import Ability
 from sojourn.protocols import Agent, AgentContext, Env, EnvFamily, Seat
 from sojourn.types import Episode, Message, Observation, Task
 
 
 @runtime_checkable
-class Forkable(Protocol):
+class Forkable(Ability, Protocol):
     """A play that can be copied: `fork` returns an independent play in the same state."""
 
     async def fork(self) -> Env: ...
 
 
 @runtime_checkable
-class HasStateKey(Protocol):
+class HasStateKey(Ability, Protocol):
     """A play that says what counts as the same state: equal states have equal keys."""
 
     def state_key(self) -> str: ...
 
 
 @runtime_checkable
-class HasExpert(Protocol):
+class HasExpert(Ability, Protocol):
     """A play with a scripted expert.
 
     `expert` returns the expert's next action as the agent would say it, or a coroutine of it. Every such action has an
@@ -34,17 +35,8 @@ class HasExpert(Protocol):
     def expert(self) -> str | Awaitable[str]: ...
 
 
-def has_expert(play: object) -> TypeGuard[HasExpert]:
-    """Returns whether a play has an expert. `isinstance` alone is True, from Python 3.12 on, also where `expert` is a
-    property that raises `AttributeError`, as it does on a page that has none."""
-    try:
-        return isinstance(play, HasExpert) and callable(play.expert)
-    except AttributeError:
-        return False
-
-
 @runtime_checkable
-class Demonstrates(Protocol):
+class Demonstrates(Ability, Protocol):
     """An agent that samples more than once in a turn, such as a plan and then the action.
 
     `demonstrated` returns, in order, the replies of a turn in which it does what an expert does: what it is to learn.
@@ -54,7 +46,7 @@ class Demonstrates(Protocol):
 
 
 @runtime_checkable
-class ActsByBase(Protocol):
+class ActsByBase(Ability, Protocol):
     """An agent that has another agent act, its `base`."""
 
     @property
@@ -67,7 +59,7 @@ def with_base_agents(agent: Agent) -> list[Agent]:
 
 
 @runtime_checkable
-class HasNativeActions(Protocol):
+class HasNativeActions(Ability, Protocol):
     """A play in which agents are to act by structured tool calls alone.
 
     `native_action` returns the message whose calls do what an action written as text does, such as the expert's.
@@ -77,7 +69,7 @@ class HasNativeActions(Protocol):
 
 
 @runtime_checkable
-class HasBlobs(Protocol):
+class HasBlobs(Ability, Protocol):
     """A play whose messages show images: `blobs` has them by SHA-256 in hexadecimal, and a run keeps them."""
 
     @property
@@ -95,25 +87,27 @@ PLAY_ABILITIES: Mapping[str, type] = {"fork": Forkable, "expert": HasExpert, "st
 def play_abilities(play: object) -> frozenset[str]:
     """Returns which of `PLAY_ABILITIES` a play, or a class of plays, has."""
     offered = {name for name, ability in PLAY_ABILITIES.items() if isinstance(play, ability)}
-    return frozenset(offered if has_expert(play) else offered - {"expert"})
+    if isinstance(play, HasExpert) and not callable(play.expert):  # a class of pages, of which some have one
+        offered.remove("expert")
+    return frozenset(offered)
 
 
 @runtime_checkable
-class Opens(Protocol):
+class Opens(Ability, Protocol):
     """A world with resources that its plays share: `open` is awaited before the first play."""
 
     async def open(self) -> None: ...
 
 
 @runtime_checkable
-class Closes(Protocol):
+class Closes(Ability, Protocol):
     """A world that is closed after its last play."""
 
     async def close(self) -> None: ...
 
 
 @runtime_checkable
-class PlaysElsewhere(Protocol):
+class PlaysElsewhere(Ability, Protocol):
     """A world whose plays are in other processes, each of which holds several, and may end with all of them
     (`LostPlayError`).
 
@@ -126,7 +120,7 @@ class PlaysElsewhere(Protocol):
 
 
 @runtime_checkable
-class HasNextTask(Protocol):
+class HasNextTask(Ability, Protocol):
     """A world of limited `capacity` that chooses which of the waiting plays starts next: `next_task` is given their
     tasks, in the order in which they came, and returns a number of that list. One that has waited long is not passed
     over any more."""
@@ -135,7 +129,7 @@ class HasNextTask(Protocol):
 
 
 @runtime_checkable
-class HasCapacity(Protocol):
+class HasCapacity(Ability, Protocol):
     """A world that can hold at most `capacity` plays at once; others have no limit."""
 
     @property
@@ -148,7 +142,7 @@ def capacity(world: object, default: int) -> int:
 
 
 @runtime_checkable
-class HasSeats(Protocol):
+class HasSeats(Ability, Protocol):
     """A world with several seats, by name. The policy plays in each of them, and is trained on what each does, unless
     the config gives some to other models."""
 
@@ -157,7 +151,7 @@ class HasSeats(Protocol):
 
 
 @runtime_checkable
-class HasLowestReward(Protocol):
+class HasLowestReward(Ability, Protocol):
     """A world that says which reward an episode ends with that the agent's own action broke; -1 in others."""
 
     @property
@@ -165,7 +159,7 @@ class HasLowestReward(Protocol):
 
 
 @runtime_checkable
-class HasWorlds(Protocol):
+class HasWorlds(Ability, Protocol):
     """A world that is made of several; `world_of` returns the one that a task belongs to."""
 
     @property
@@ -182,7 +176,7 @@ class Bounds(NamedTuple):
 
 
 @runtime_checkable
-class MakesTasks(Protocol):
+class MakesTasks(Ability, Protocol):
     """A world that makes training tasks from data, beside those of its splits.
 
     `bounds` tells which numbers in the data of a task may be changed; none where it cannot make tasks of that kind.
@@ -195,7 +189,7 @@ class MakesTasks(Protocol):
 
 
 @runtime_checkable
-class ReadsTasks(Protocol):
+class ReadsTasks(Ability, Protocol):
     """A world whose training tasks can be written as text, such as a map, so that a model can propose them.
 
     `task_format` tells whoever writes such a text how it is written, and `write_task` returns the text of a task.
@@ -210,7 +204,7 @@ class ReadsTasks(Protocol):
 
 
 @runtime_checkable
-class ProposesByActing(Protocol):
+class ProposesByActing(Ability, Protocol):
     """A world whose training tasks an agent makes by acting in it, such as by breaking what others are to repair.
 
     `propose` returns the play in which it makes one that takes the place of `like`, in view of `examples`, which are
@@ -225,7 +219,7 @@ class ProposesByActing(Protocol):
 
 
 @runtime_checkable
-class LeavesTasks(Protocol):
+class LeavesTasks(Ability, Protocol):
     """A world in which a failed play may leave another task: `left_by` returns the training task that goes on from
     where an episode of a proposed task ended, None where there is none."""
 
@@ -233,7 +227,7 @@ class LeavesTasks(Protocol):
 
 
 @runtime_checkable
-class Proposes(Protocol):
+class Proposes(Ability, Protocol):
     """A world in which tasks of another are proposed by a model (`sojourn/envs/proposing.py`).
 
     `proposal` returns the task of proposing one that takes the place of `like`, in view of `examples`, which are texts
@@ -249,7 +243,7 @@ class Proposes(Protocol):
 
 
 @runtime_checkable
-class HasRisks(Protocol):
+class HasRisks(Ability, Protocol):
     """A world that knows which of its protections are missing on this machine: `risks` returns a sentence for each.
     Commands print them before they play."""
 
@@ -257,7 +251,7 @@ class HasRisks(Protocol):
 
 
 @runtime_checkable
-class Relabels(Protocol):
+class Relabels(Ability, Protocol):
     """A world that says of an episode which other tasks its actions would have solved.
 
     `relabelled` returns these tasks in the order in which the episode solved them, none where it reached nothing that a
@@ -273,7 +267,7 @@ MeasuredPolicy = Callable[[str, Sequence[Observation | str]], Coroutine[Any, Any
 
 
 @runtime_checkable
-class MeasuresPolicy(Protocol):
+class MeasuresPolicy(Ability, Protocol):
     """A world that measures a policy as a whole, such as how far it is from an equilibrium.
 
     `measure` returns numbers by name, none where it cannot, and evaluations record them. `await policy(seat, seen)`
@@ -290,7 +284,7 @@ class MeasuresPolicy(Protocol):
 
 
 @runtime_checkable
-class ForkableSeat(Protocol):
+class ForkableSeat(Ability, Protocol):
     """A seat that can be copied: `fork` returns one that goes on by itself from the same turns, in the same context or
     another one, whose sampler and seed differ."""
 
@@ -298,7 +292,7 @@ class ForkableSeat(Protocol):
 
 
 @runtime_checkable
-class ActsByProgram(Protocol):
+class ActsByProgram(Ability, Protocol):
     """An agent whose seats begin programs that ask the model when and for what they like (`program` says which).
 
     Nothing else can take such a seat's samples, tell its prompts before it plays, or copy it.
@@ -309,14 +303,14 @@ class ActsByProgram(Protocol):
 
 
 @runtime_checkable
-class ClosableSeat(Protocol):
+class ClosableSeat(Ability, Protocol):
     """A seat that holds what must be closed when its play is over, such as a process."""
 
     async def close(self) -> None: ...
 
 
 @runtime_checkable
-class LooksAhead(Protocol):
+class LooksAhead(Ability, Protocol):
     """An agent whose seats try actions in copies of their play before they act.
 
     `course` returns one play of a task by a runner (`OwnCourse` of `sojourn/rollout/play.py`), whose environment can be

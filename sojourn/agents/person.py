@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.text import Text
 
-from sojourn.abilities import Closes, Opens, has_expert
+from sojourn.abilities import Closes, HasExpert, Opens
 from sojourn.errors import ActionError, ConfigError
 from sojourn.protocols import Env, EnvFamily
 from sojourn.terminal.clean import clean
@@ -115,7 +115,7 @@ async def play_in_terminal(
 
 
 async def _play(table: Terminal, expert: bool, pause_s: float, max_turns: int) -> Played:
-    watchable = has_expert(table.env)
+    watchable = isinstance(table.env, HasExpert)
     if expert and not watchable:
         raise ConfigError(f"{type(table.env).__name__} has no expert() to watch: play it yourself")
     observation: Observation | None = await table.env.start()
@@ -163,7 +163,7 @@ async def _watched(table: Terminal, pause_s: float) -> str:
 
 
 async def _hint(env: Env) -> str:
-    if not has_expert(env):
+    if not isinstance(env, HasExpert):
         return ""
     action = env.expert()
     action = await action if inspect.isawaitable(action) else action

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from sojourn.ability import Ability
 from sojourn.types import Message, Trajectory, Turn
 
 
@@ -77,7 +78,7 @@ class Branching(Protocol):
 
 
 @runtime_checkable
-class GroupBranching(Protocol):
+class GroupBranching(Ability, Protocol):
     """A branching rule that looks at all plays of the group, too, between rounds.
 
     A round is over when all its plays are. `after_round` is then shown all plays of the group so far, at their ends,
@@ -90,7 +91,7 @@ class GroupBranching(Protocol):
 
 
 @runtime_checkable
-class BoundsTrees(Protocol):
+class BoundsTrees(Ability, Protocol):
     """A branching rule that bounds what the plays of a tree spend: no branch begins once they have sampled
     `tree_tokens` tokens, or taken `tree_turns` turns; 0: no bound."""
 

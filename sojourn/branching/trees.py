@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sojourn.abilities import Forkable, ForkableSeat, asks_critic, env_needs, has_expert
+from sojourn.abilities import Forkable, ForkableSeat, HasExpert, asks_critic, env_needs
 from sojourn.blame import EnvCall, close
 from sojourn.branching.budget import Room, affordable, spent
 from sojourn.branching.origin import Origin
@@ -292,7 +292,7 @@ class _Course:
 
     async def _expert(self) -> Message | None:
         """Returns what the world's expert would do now."""
-        if not has_expert(self.env):
+        if not isinstance(self.env, HasExpert):
             return None
         assert self.call is not None
         return await self.call(partial(expert_message, self.env))

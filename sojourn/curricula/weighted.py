@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from sojourn.ability import Ability
 from sojourn.curricula.task_history import Array, TaskHistory
 from sojourn.types import Group, IntArray, Score, Task
 
@@ -17,7 +18,7 @@ GOLDEN = (5**0.5 - 1) / 2
 
 
 @runtime_checkable
-class Weighs(Protocol):
+class Weighs(Ability, Protocol):
     """The config of a curriculum that says how much each task is worth being played next.
 
     `weights` returns a number of at least 0 for each task (n,), not all of them 0 where any task may be played; a task
@@ -50,7 +51,7 @@ def require_weighs(base: object) -> None:
 
 
 @runtime_checkable
-class Predicts(Protocol):
+class Predicts(Ability, Protocol):
     """The config of a curriculum that predicts the success rate of each task (n,) in its own way."""
 
     def predicted(self, history: TaskHistory) -> Array: ...

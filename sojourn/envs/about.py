@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Protocol, runtime_checkable
 
+from sojourn.ability import Ability
 from sojourn.errors import MissingExtraError
 
 
@@ -38,7 +39,7 @@ class About:
 
 
 @runtime_checkable
-class HasAbout(Protocol):
+class HasAbout(Ability, Protocol):
     """A world, or a class of worlds, that says what it is."""
 
     @property

@@ -48,8 +48,8 @@ class ReleasesResources(Protocol):
 
 
 def offers(owner: object, role: type) -> bool:
-    """Returns whether a class, or an object, has the members of a role itself. Unlike `isinstance`, which asks
-    `__getattr__` until Python 3.11 and no longer from 3.12 on, it never counts members that `__getattr__` makes up."""
+    """Returns whether a class, or an object, has the members of a role itself: members that `__getattr__` makes up do not
+    count, as they may with `isinstance`."""
     members = [name for name in vars(role) if not name.startswith("_")]
     return all(inspect.getattr_static(owner, name, None) is not None for name in members)
 

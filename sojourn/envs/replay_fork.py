@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from sojourn.abilities import Forkable, HasNativeActions, HasStateKey, blobs_of, has_expert
+from sojourn.abilities import Forkable, HasExpert, HasNativeActions, HasStateKey, blobs_of
 from sojourn.errors import ActionError, InfrastructureError
 from sojourn.protocols import Env, EnvFamily
 from sojourn.types import Message, Observation, Step, Task
@@ -47,7 +47,7 @@ class ReplayForkable:
         self.in_known_state = True  # no start or action is running, or was interrupted
         if isinstance(env, HasStateKey):
             self.state_key = env.state_key
-        if has_expert(env):
+        if isinstance(env, HasExpert):
             self.expert = env.expert
         self._offer_native_actions()
 

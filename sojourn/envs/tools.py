@@ -39,7 +39,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
-from sojourn.abilities import HasExpert, HasStateKey, has_expert
+from sojourn.abilities import HasExpert, HasStateKey
 from sojourn.call_text import answer
 from sojourn.config.fields import Range
 from sojourn.config.lookup import import_object, nearest
@@ -228,7 +228,7 @@ class ToolsEnv:
             self.fork = self._fork
         if interface.form == "native":
             self.native_action = interface.native_action
-        if offers(game, HasExpert) and has_expert(game):
+        if offers(game, HasExpert) and isinstance(game, HasExpert):
             self.expert = game.expert if thread is None else self._expert
 
     async def start(self) -> Observation:

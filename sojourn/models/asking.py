@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from sojourn.ability import Ability
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.types import Message
 
@@ -50,7 +51,7 @@ class Weighed(NamedTuple):
 
 
 @runtime_checkable
-class WeighsAnswers(Protocol):
+class WeighsAnswers(Ability, Protocol):
     """A model that also says how probable each of some listed answers is, where it may give no others: the product of
     the probabilities of its tokens at temperature 1, each among those that go on to one of the answers.
 

@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, Protocol, runtime_checkable
 
+from sojourn.ability import Ability
 from sojourn.config.fields import NONBLANK
 from sojourn.errors import MissingExtraError, RecordError
 from sojourn.files import descriptor, open_regular
@@ -131,7 +132,7 @@ class Sinks:
 
 
 @runtime_checkable
-class NeedsPackages(Protocol):
+class NeedsPackages(Ability, Protocol):
     """A sink that `require_packages` asks before a run begins; it raises `MissingExtraError` where one is missing."""
 
     def require_packages(self) -> None: ...

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from sojourn.ability import Ability
 from sojourn.protocols import Renderer
 from sojourn.render import pieces
 from sojourn.render.text import Codec, HasCodec
@@ -29,7 +30,7 @@ class PartialReply(NamedTuple):
 
 
 @runtime_checkable
-class ReadsPartialReplies(Protocol):
+class ReadsPartialReplies(Ability, Protocol):
     """A renderer that can read a reply before its end.
 
     `parse_partial` returns the beginnings of the thought and of the text of every reply whose text begins with `text`,

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from sojourn.ability import Ability
 from sojourn.errors import RenderError
 from sojourn.types import IntArray, Role
 
@@ -122,7 +123,7 @@ def refuse_images(images: Sequence[str], role: Role) -> None:
 
 
 @runtime_checkable
-class HasCodec(Protocol):
+class HasCodec(Ability, Protocol):
     """A renderer that keeps its tokenizer in a `Codec`."""
 
     @property

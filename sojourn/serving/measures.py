@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from sojourn.ability import Ability
 from sojourn.backends.torch.sampler.engine_stats import EngineStats
 from sojourn.gateway.placement import Cause
 from sojourn.gateway.requests import Reply
@@ -15,7 +16,7 @@ BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100
 
 
 @runtime_checkable
-class HasStats(Protocol):
+class HasStats(Ability, Protocol):
     """A sampler that counts what it does."""
 
     def stats(self) -> EngineStats: ...

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import numpy as np
 
-from sojourn.abilities import Demonstrates, has_expert
+from sojourn.abilities import Demonstrates, HasExpert
 from sojourn.call_text import action_text
 from sojourn.config.fields import Range
 from sojourn.envs.expert import expert_message
@@ -160,7 +160,7 @@ class ExpertSampler:
     replies: deque[Message] = field(default_factory=deque[Message])
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
-        if not has_expert(self.env):
+        if not isinstance(self.env, HasExpert):
             raise ConfigError("the world has no expert(): demonstrations need one")
         if not self.replies:
             action, self.turns = await expert_message(self.env), self.turns + 1

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from sojourn.abilities import LooksAhead, group_size, max_lag
+from sojourn.ability import Ability
 from sojourn.agents.plain import Plain
 from sojourn.config.fields import NONBLANK, TEXT, Kind, Range
 from sojourn.errors import BudgetError, ConfigError
@@ -146,7 +147,7 @@ class Spliced(WrappedSource):
 
 
 @runtime_checkable
-class _HasBase(Protocol):
+class _HasBase(Ability, Protocol):
     """An agent that has another one act."""
 
     @property

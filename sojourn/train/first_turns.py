@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from sojourn.abilities import ActsByProgram, has_expert
+from sojourn.abilities import ActsByProgram, HasExpert
 from sojourn.agents.plain import Plain
 from sojourn.envs.expert import expert_message
 from sojourn.errors import ActionError, BudgetError, ConfigError
@@ -87,7 +87,7 @@ class FirstTurns:
         may list some later."""
         env, shown, limits = play.env, play.shown, self.recipe.rollout.limits
         for _ in range(min(limits.turns, MAX_TURNS)):
-            if shown.choices or not has_expert(play.env):
+            if shown.choices or not isinstance(play.env, HasExpert):
                 return True
             action = await expert_message(play.env)
             step = await call_env(env.step, limits, Timeline(), shown.agent, action)

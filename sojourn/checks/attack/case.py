@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from sojourn.abilities import capacity, has_expert
+from sojourn.abilities import HasExpert, capacity
 from sojourn.checks.attack.canary import Canary
 from sojourn.checks.attack.watch import Watch
 from sojourn.checks.env.play import Play, ask_expert, choose
@@ -161,7 +161,7 @@ class Case:
         return not play.done and not (await asyncio.wait_for(play.act(action), STALL_S)).refused
 
     async def _next(self, play: Play) -> Message:
-        if has_expert(play.env):
+        if isinstance(play.env, HasExpert):
             try:
                 return await ask_expert(play.env)
             except Exception:  # it knows no action here, such as on a page without an expert

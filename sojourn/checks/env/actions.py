@@ -7,7 +7,8 @@ from collections.abc import Collection
 from dataclasses import is_dataclass, replace
 from typing import Protocol, runtime_checkable
 
-from sojourn.abilities import has_expert
+from sojourn.abilities import HasExpert
+from sojourn.ability import Ability
 from sojourn.checks.env.hostile import hostile
 from sojourn.checks.env.play import (
     Case,
@@ -101,7 +102,7 @@ async def expert(case: Case) -> str:
     judged."""
     for task in case.tasks:
         async with closing(Play(case.family.make(task))) as play:
-            if not has_expert(play.env):
+            if not isinstance(play.env, HasExpert):
                 raise NotOfferedError("no expert()")
             await play.start()
             while not play.done:
@@ -140,7 +141,7 @@ async def success_last(case: Case) -> str:
 
 
 @runtime_checkable
-class LimitsTurns(Protocol):
+class LimitsTurns(Ability, Protocol):
     """A world whose plays end after as many actions of each seat as its field `turns` says."""
 
     @property

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sojourn.abilities import MakesTasks, has_expert
+from sojourn.abilities import HasExpert, MakesTasks
 from sojourn.checks.env.play import Case, Play, ask_expert, closing, short
 from sojourn.checks.promise import BrokenError, DoubtfulError, NotOfferedError
 from sojourn.curricula.proposers.edits import Edits
@@ -63,7 +63,7 @@ async def _solve(case: Case, task: Task) -> None:
     """Enters a task, and plays it by the expert, where there is one, who must succeed."""
     async with closing(Play(case.family.make(task))) as play:
         await play.start()
-        while has_expert(play.env) and not play.done:
+        while isinstance(play.env, HasExpert) and not play.done:
             if len(play.actions) >= case.max_turns:
                 raise BrokenError(f"{short(task)}, which it made: no end after {case.max_turns} actions of the expert")
             await play.act(await ask_expert(play.env))

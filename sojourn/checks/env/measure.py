@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
-from sojourn.abilities import Forkable, has_expert
+from sojourn.abilities import Forkable, HasExpert
+from sojourn.ability import Ability
 from sojourn.checks.env.play import Play, ask_expert, choose
 from sojourn.envs.measured import Measured, Scored
 from sojourn.envs.replay_fork import make_forkable
@@ -25,7 +26,7 @@ MAX_LENGTH = 300
 
 
 @runtime_checkable
-class ListsChoices(Protocol):
+class ListsChoices(Ability, Protocol):
     """A world that can list the possible actions in each observation, which its field `choices` says."""
 
     @property
@@ -78,7 +79,7 @@ async def measure(family: EnvFamily, *, plays: int = 16, seed: int = 0, seconds:
 async def _play_expert(family: Any, tasks: Sequence[Task], clock: _Clock, deadline: float) -> list[Play]:
     probe = family.make(tasks[0])
     await probe.close()
-    if not has_expert(probe):
+    if not isinstance(probe, HasExpert):
         return []
     return await _play_all(family, tasks, clock, lambda play: ask_expert(play.env), deadline)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from sojourn.abilities import HasExpert, HasNativeActions, HasStateKey, capacity, has_expert
+from sojourn.abilities import HasExpert, HasNativeActions, HasStateKey, capacity
 from sojourn.checks.env.resources import Held, leak
 from sojourn.checks.promise import BrokenError
 from sojourn.errors import ActionError
@@ -167,7 +167,7 @@ async def choose(play: Play, rng: random.Random) -> Message:
     observation = next(event.observation for event in reversed(play.events) if event.observation)
     if observation.choices:
         return Message(Role.ASSISTANT, rng.choice(observation.choices))
-    if has_expert(play.env) and (not observation.tools or rng.random() < 0.5):
+    if isinstance(play.env, HasExpert) and (not observation.tools or rng.random() < 0.5):
         return await ask_expert(play.env)
     if observation.tools:
         tool = rng.choice(observation.tools)

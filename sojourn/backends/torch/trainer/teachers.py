@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from sojourn.abilities import ComparesDistributions
+from sojourn.ability import Ability
 from sojourn.backends.torch.models.loading import max_context
 from sojourn.backends.torch.trainer import head, pass_columns
 from sojourn.backends.torch.trainer.divergence import TeacherRows, TeacherStates, TeacherTopTokens, divergences
@@ -47,7 +48,7 @@ class ServedTeacher(NamedTuple):
 
 
 @runtime_checkable
-class HasTeachers(Protocol):
+class HasTeachers(Ability, Protocol):
     """A trainer whose losses compare the policy with `teachers`, and the number of tokens in the policy's head."""
 
     teachers: Teachers
