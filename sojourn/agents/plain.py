@@ -96,8 +96,12 @@ class PlainSeat:
         observed = (observation.system if parent < 0 else ()) + observation.messages
         tools = self.tools if parent < 0 else ()
         given = self.pending_reward, self.pending_info
-        turn = Turn(parent, new.tokens, sample, message, *given, new.images, state, tools=tools)
-        self.turns.append(replace(turn, observed=observed, context_messages=context_messages))
+        self.turns.append(
+            Turn(
+                parent, new.tokens, sample, message, *given, new.images, state, tools=tools, observed=observed,
+                context_messages=context_messages,
+            )
+        )  # fmt: skip
         self.pending_reward, self.pending_info = 0.0, {}
         self.past.append(Exchange(observation.messages, sample, message))
         if failure is not None:
@@ -129,14 +133,14 @@ class PlainSeat:
         return Trajectory(self.context.name, tuple(self.turns), ending, self.context.trainable, *pending)
 
     def _params(self, observation: Observation, room: int) -> SamplingParams:
-        params = replace(
-            self.context.params,
-            max_tokens=min(self.context.params.max_tokens, room),
-            seed=(self.context.params.seed + SEED_STRIDE * (len(self.turns) + 1)) % 2**63,
+        params = self.context.params
+        chosen = self.config.choices and observation.choices
+        return replace(
+            params,
+            max_tokens=min(params.max_tokens, room),
+            seed=(params.seed + SEED_STRIDE * (len(self.turns) + 1)) % 2**63,
+            choices=tokens_of(self.context.renderer, observation.choices) if chosen else params.choices,
         )
-        if not (self.config.choices and observation.choices):
-            return params
-        return replace(params, choices=tokens_of(self.context.renderer, observation.choices))
 
     def _read(self, sample: Sample) -> tuple[Message | None, ActionError | None]:
         try:

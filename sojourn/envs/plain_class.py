@@ -48,8 +48,8 @@ class ReleasesResources(Protocol):
 
 
 def offers(owner: object, role: type) -> bool:
-    """Returns whether a class, or an object, has the members of a role itself: members that `__getattr__` makes up do not
-    count, as they may with `isinstance`."""
+    """Returns whether a class, or an object, has the members of a role itself: members that `__getattr__` makes up do
+    not count, as they may with `isinstance`."""
     members = [name for name in vars(role) if not name.startswith("_")]
     return all(inspect.getattr_static(owner, name, None) is not None for name in members)
 
