@@ -317,6 +317,13 @@ def test_self_play_has_a_bonus_that_stays_and_no_momentum_where_much_is_hidden(g
     assert recipe.seated == (frozenset() if variant == "present" else {"past"})
 
 
+def test_self_play_of_a_single_seed_has_no_interval(tmp_path):
+    known = {"present": {"30": {"final": 0.98}}}
+    figures = selfplay.compared(selfplay.GAMES["tic_tac_toe"], [], known, tmp_path, 1)
+    assert figures["variants"]["present"]["mean"] == [0.98, None, None]
+    assert "0.980 (one seed), worst 0.980" in selfplay.told("tic_tac_toe", figures)
+
+
 @pytest.mark.parametrize("variant", sub_agents.VARIANTS)
 def test_one_context_and_sub_agents_are_trained_alike_but_for_the_agent(variant):
     recipe = resolve(sub_agents.Job(variant, 2, 9000).tables()).recipe
