@@ -263,6 +263,12 @@ def interval(values: Sequence[float]) -> list[float | None]:
     return [round(x, 4) if np.isfinite(x) else None for x in intervals.mean(values)[:3]]
 
 
+def in_units(estimate: Sequence[float | None]) -> str:
+    """Returns a mean and its interval, as `interval` gives them, in the units of what was measured."""
+    mean, low, high = estimate
+    return f"{mean:.3f} " + ("(one seed)" if low is None else f"[{low:.3f}, {high:.3f}]")
+
+
 def verdict(difference: Sequence[float | None]) -> str:
     _, low, high = difference
     if low is None or high is None:

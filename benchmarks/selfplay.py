@@ -48,7 +48,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from bakeoff import HERE, Runs, execute, interval, joined, made, missing, recorded, trained
+from bakeoff import HERE, Runs, execute, in_units, interval, joined, made, missing, recorded, trained
 from machine import RESULTS, write
 from test_time_search import EVALUATE
 
@@ -203,9 +203,7 @@ def compared(game: Game, jobs: Sequence[Job], known: Runs, folder: Path, workers
 def told(game: str, figures: Mapping[str, Any]) -> str:
     lines = [f"{game}: {figures['measure']}"]
     for variant, of in figures["variants"].items():
-        mean, low, high = of["mean"]
-        over = "(one seed)" if low is None else f"[{low:.3f}, {high:.3f}]"
-        lines.append(f"  {variant:8} {mean:.3f} {over}, worst {of['worst']:.3f}")
+        lines.append(f"  {variant:8} {in_units(of['mean'])}, worst {of['worst']:.3f}")
     return "\n".join(lines)
 
 

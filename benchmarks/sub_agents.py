@@ -28,10 +28,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from bakeoff import HERE, Runs, joined, made, missing, recorded, trained
+from bakeoff import HERE, Runs, in_units, interval, joined, made, missing, recorded, trained
 from machine import RESULTS, write
 
-from sojourn import intervals
 from sojourn.config import toml
 from sojourn.record import metrics
 from sojourn.record.episodes.store import EpisodeStore
@@ -103,8 +102,7 @@ def compared(jobs: Sequence[Job], known: Runs, tokens: int, folder: Path, worker
     found = made(jobs, lambda job: measured(job, folder), workers)
     figures: dict[str, Any] = {"tokens": tokens, "variants": {}}
     for variant, runs in joined(known, found, list(VARIANTS)).items():
-        estimate = intervals.mean([one["reward"] for one in runs.values()])
-        mean = [round(float(value), 4) for value in (estimate.mean, estimate.low, estimate.high)]
+        mean = interval([one["reward"] for one in runs.values()])
         figures["variants"][variant] = {"mean": mean, "runs": runs}
     return figures
 
@@ -112,8 +110,7 @@ def compared(jobs: Sequence[Job], known: Runs, tokens: int, folder: Path, worker
 def told(figures: Mapping[str, Any]) -> str:
     lines = [f"mean reward after {figures['tokens']} sampled tokens"]
     for variant, of in figures["variants"].items():
-        mean, low, high = of["mean"]
-        lines.append(f"  {variant:10} {mean:.3f} [{low:.3f}, {high:.3f}]")
+        lines.append(f"  {variant:10} {in_units(of['mean'])}")
     return "\n".join(lines)
 
 
