@@ -18,7 +18,7 @@ from sojourn.types import Prompt, SamplingParams, Stop
 PROMPT = Prompt(np.random.default_rng(3).integers(4, VOCABULARY, 20))
 CHOICES = ((5, 6, 7), (5, 6, 8), (5, 9), (10,), (11, 12, 13, 14), (11, 12, 15), (16, 17, 18))
 NESTED = ((5, 6), (5, 6, 7), (5, 6, 8), (9,))  # the first begins two others
-SAMPLES = 3_000
+SAMPLES = 600
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ async def frequencies(engine: Engine, params: SamplingParams) -> tuple[Counter[t
     """Returns how often each choice is drawn, and the probability of each drawn one by its own log-probabilities."""
     drawn: Counter[tuple[int, ...]] = Counter()
     known: dict[int, float] = {}
-    for first in range(0, SAMPLES, 500):
-        asked = (engine.sample(PROMPT, replace(params, seed=seed)) for seed in range(first, first + 500))
+    for first in range(0, SAMPLES, 300):
+        asked = (engine.sample(PROMPT, replace(params, seed=seed)) for seed in range(first, first + 300))
         for sample in await asyncio.gather(*asked):
             assert sample.stop is Stop.CHOICE
             tokens = tuple(sample.tokens.tolist())

@@ -30,13 +30,13 @@ class Page:
 
     number: int  # the index of its keys and values in the cache
     parent: Page | None
-    tokens: IntArray  # (size,) of which the first `known` are valid: a row of the tree's table
+    tokens: IntArray  # (size,) of which the first `known` are valid, the others -1: a row of the tree's table
     known: int = 0
     filled: int = 0  # tokens whose keys and values are computed
     readers: int = 0  # contexts that use it now
     used: int = 0  # the tree's clock when a context last released it
     attached: bool = True  # whether it can be found from the root
-    children: list[Page] = field(default_factory=list)
+    children: dict[int, Page] = field(default_factory=dict)  # by their numbers
     complete: dict[bytes, Page] = field(default_factory=dict)  # the full children, by the bytes of their tokens
 
 
@@ -204,13 +204,14 @@ class PrefixTree:
         children, width = page.children, min(self.size, len(prompt))
         if not children or not width:
             return None, 0
-        equal = self._tokens[[child.number for child in children], :width] == prompt[:width]  # (children, width)
-        lengths = np.logical_and.accumulate(equal, axis=1).sum(axis=1)
-        common = np.minimum(lengths, [child.known for child in children])
+        numbers = np.fromiter(children, np.intp, len(children))
+        different = self._tokens[numbers, :width] != prompt[:width]  # (children, width)
+        common = different.argmax(axis=1)  # where the first difference is, or 0 where there is none
+        common[(common == 0) & ~different[:, 0]] = width
         longest = int(common.max())
         if not longest:
             return None, 0
-        closest = [children[number] for number in np.flatnonzero(common == longest)]
+        closest = [children[number] for number in numbers[common == longest].tolist()]
         free = (child for child in closest if child.known == longest and child.readers == 0)
         return next(free, closest[0]), longest
 
@@ -247,9 +248,10 @@ class PrefixTree:
             self._evict()
         context.reserve, self._reserved = context.reserve - 1, self._reserved - 1
         number = self._free.pop()
+        self._tokens[number] = -1
         page = Page(number, parent, self._tokens[number], readers=1, attached=parent.attached)
         if page.attached:
-            parent.children.append(page)
+            parent.children[number] = page
         self._join(context, page)
         return page
 
@@ -263,9 +265,9 @@ class PrefixTree:
         if same.filled < self.size:
             page.parent.complete[page.tokens.tobytes()] = page
             return
-        for child in page.children:
+        for child in page.children.values():
             child.parent = same
-        same.children += page.children
+        same.children |= page.children
         same.complete = page.complete | same.complete
         self._idle -= same.readers == 0
         same.readers += 1
@@ -277,6 +279,7 @@ class PrefixTree:
         if page.filled < page.known:
             self._forget_tokens(page)
             page.known = page.filled
+            page.tokens[page.known :] = -1
         page.used = self._clock
         self._idle += 1
         self._push_leaf(page)
@@ -301,7 +304,7 @@ class PrefixTree:
         if page.attached:
             assert page.parent is not None
             self._forget_tokens(page)
-            page.parent.children.remove(page)
+            del page.parent.children[page.number]
             page.attached = False
         self._free.append(page.number)
 
@@ -312,10 +315,10 @@ class PrefixTree:
             del page.parent.complete[key]
 
     def _descendants(self, page: Page) -> Iterator[Page]:
-        stack = list(page.children)
+        stack = list(page.children.values())
         while stack:
             yield (child := stack.pop())
-            stack += child.children
+            stack += child.children.values()
 
     def _new_root(self) -> Page:
         return Page(-1, None, np.zeros(0, dtype=np.int64), readers=1)
