@@ -96,8 +96,9 @@ async def served(turns: int) -> float:
     await seat.close()
     if len(taken) != turns:
         raise RuntimeError(f"the program took {len(taken)} turns of {turns}")
+    given = context()  # its tokenizer is made here, as for the plain agent
     began = time.process_time()
-    seat = ProgramSeat(context(), run, Bounds(seconds=600.0, replies=turns, last_action="done"))
+    seat = ProgramSeat(given, run, Bounds(seconds=600.0, replies=turns, last_action="done"))
     await seat.act(observed(True))
     spent = time.process_time() - began
     await seat.close()
