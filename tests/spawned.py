@@ -39,13 +39,17 @@ def sojourn(
 ) -> subprocess.CompletedProcess[str]:
     """Runs `sojourn words` in a folder, and returns how it ended and what it printed; with `forked` = False in an
     interpreter of its own, as several at once, and commands that find other libraries, need."""
-    root = Path(__file__).parent.parent
-    own = {"PYTHONPATH": os.pathsep.join(map(str, (root, root / "worlds"))), "COLUMNS": "200"}
-    environment = {**os.environ, **own, **(environment or {})}
+    environment = _environment(environment)
     if not forked:
         command = [sys.executable, "-m", "sojourn", *words]
         return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout)
     return _forked({"module": "sojourn"}, folder, words, environment, timeout)
+
+
+def resumed(path: Path, environment: Mapping[str, str] | None = None) -> None:
+    """Goes on with the run of a folder to its end, by a command."""
+    done = sojourn(path.parent, "train", "--resume", str(path), environment=environment, timeout=400)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def script(path: Path, *words: str, environment: Mapping[str, str], timeout: float = 200) -> str:
@@ -53,6 +57,19 @@ def script(path: Path, *words: str, environment: Mapping[str, str], timeout: flo
     done = _forked({"script": str(path)}, path.parents[2], words, environment, timeout)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
+
+
+def killed(code: str, folder: Path, *words: str, environment: Mapping[str, str] | None = None) -> None:
+    """Runs a program with words, as `python -c` does, and `sojourn`; raises AssertionError unless SIGKILL ends it."""
+    done = _forked({"code": code}, folder, words, _environment(environment), 400)
+    assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
+
+
+def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
+    """Returns the variables of commands: those of this process, where our packages are, and more."""
+    root = Path(__file__).parent.parent
+    own = {"PYTHONPATH": os.pathsep.join(map(str, (root, root / "worlds"))), "COLUMNS": "200"}
+    return {**os.environ, **own, **(more or {})}
 
 
 def _forked(
@@ -128,7 +145,7 @@ def serve() -> None:
 
 
 def _run(asked: Mapping[str, Any], paths: Sequence[str]) -> NoReturn:
-    """Becomes a command, as `python -m sojourn` would, or a script."""
+    """Becomes a command, as `python -m sojourn` would, a script, or a program that is given as text."""
     os.setsid()
     os.chdir(asked["folder"])
     os.environ.clear()
@@ -147,6 +164,8 @@ def _run(asked: Mapping[str, Any], paths: Sequence[str]) -> NoReturn:
     sys.argv = ["sojourn", *asked["words"]]
     if "module" in asked:
         runpy.run_module(asked["module"], run_name="__main__", alter_sys=True)
+    elif "code" in asked:
+        exec(compile(asked["code"], "<code>", "exec"), {"__name__": "__main__"})
     else:
         sys.path[0] = os.path.dirname(asked["script"])
         runpy.run_path(asked["script"], run_name="__main__")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import spawned
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
@@ -87,10 +85,8 @@ def killed_and_resumed(path: Path, *overrides: str, recipe: str = RECIPE) -> Pat
     file = path.with_name(f"{path.name}.toml")
     file.write_text(recipe)
     words = ["train", str(file), "--out", str(path), *overrides]
-    died = subprocess.run([sys.executable, "-c", KILLED, *words], stdout=subprocess.DEVNULL, check=False)
-    assert died.returncode == -signal.SIGKILL
-    again = [sys.executable, "-m", "sojourn", "train", "--resume", str(path)]
-    subprocess.run(again, stdout=subprocess.DEVNULL, check=True)
+    spawned.killed(KILLED, path.parent, *words)
+    spawned.resumed(path)
     return path
 
 

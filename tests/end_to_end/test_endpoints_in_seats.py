@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import spawned
 import trained_run
 from judge_server import reply
 from spawned import sojourn
@@ -168,13 +166,8 @@ def test_a_killed_run_goes_on_to_the_same_and_asks_nothing_twice(run, tmp_path):
     with answered(plays) as (url, asked):
         file, path = tmp_path / "recipe.toml", tmp_path / "killed"
         file.write_text(recipe(url))
-        words = ["train", str(file), "--out", str(path)]
-        died = subprocess.run(
-            [sys.executable, "-c", KILLED, *words], stdout=subprocess.DEVNULL, check=False, env=environment()
-        )
-        assert died.returncode == -signal.SIGKILL
-        again = [sys.executable, "-m", "sojourn", "train", "--resume", str(path)]
-        subprocess.run(again, stdout=subprocess.DEVNULL, check=True, env=environment())
+        spawned.killed(KILLED, tmp_path, "train", str(file), "--out", str(path), environment=environment())
+        spawned.resumed(path, environment())
     require_same(path, whole)
     sent = [json.dumps([body["messages"], body["seed"]]) for body in asked]
     assert sorted(sent) == sorted(json.dumps([body["messages"], body["seed"]]) for body in before)

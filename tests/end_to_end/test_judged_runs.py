@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
+import spawned
 import trained_run
 from judge_server import by_content, judging, reply
 from spawned import sojourn
@@ -136,19 +134,8 @@ def test_what_was_asked_is_shown_with_its_cost(run):
 
 
 def killed_and_resumed(file: Path, path: Path) -> None:
-    died = subprocess.run(
-        [sys.executable, "-c", KILLED, "train", str(file), "--out", str(path)],
-        stdout=subprocess.DEVNULL,
-        check=False,
-        env=environment(),
-    )
-    assert died.returncode == -signal.SIGKILL
-    subprocess.run(
-        [sys.executable, "-m", "sojourn", "train", "--resume", str(path)],
-        stdout=subprocess.DEVNULL,
-        check=True,
-        env=environment(),
-    )
+    spawned.killed(KILLED, path.parent, "train", str(file), "--out", str(path), environment=environment())
+    spawned.resumed(path, environment())
 
 
 def environment() -> dict[str, str]:

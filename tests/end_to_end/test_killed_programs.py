@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import spawned
 import tomli_w
 import trained_run
 from trained_run import weight_bytes
@@ -95,9 +93,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_gateway_that_is_killed_loses_and_repeats_nothing(agent: str, reply: int, plain: Path, tmp_path: Path):
     (tmp_path / "recipe.toml").write_text(recipe_of(agent))
     words = ["train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "run")]
-    died = subprocess.run([sys.executable, "-c", KILLED, str(reply), *words], stdout=subprocess.DEVNULL, check=False)
-    assert died.returncode == -signal.SIGKILL
-    again = [sys.executable, "-m", "sojourn", "train", "--resume", str(tmp_path / "run")]
-    subprocess.run(again, stdout=subprocess.DEVNULL, check=True)
+    spawned.killed(KILLED, tmp_path, str(reply), *words)
+    spawned.resumed(tmp_path / "run")
     assert sampled(tmp_path / "run") == sampled(plain)
     assert weight_bytes(tmp_path / "run") == weight_bytes(plain)

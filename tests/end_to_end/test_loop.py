@@ -3,13 +3,11 @@
 import asyncio
 import os
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import spawned
 from trained_run import KILLED, final_weights
 
 from sojourn.batch.flatten import flatten
@@ -207,15 +205,11 @@ def test_a_killed_run_resumes_with_nothing_lost_or_repeated_and_on_policy_to_the
     resolved = recipe(tmp_path, f"stages.rl.groups.max_lag={max_lag}")
     (tmp_path / "recipe.toml").write_text(toml.dump(resolved.table))
     killed = tmp_path / "killed"
-    command = [sys.executable, "-m", "sojourn", "train"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    dying = [sys.executable, "-c", KILLED, "train", str(tmp_path / "recipe.toml"), "--out", str(killed)]
-    died = subprocess.run(dying, env=environment, stdout=subprocess.DEVNULL, check=False)
-    assert died.returncode == -signal.SIGKILL
+    spawned.killed(KILLED, tmp_path, "train", str(tmp_path / "recipe.toml"), "--out", str(killed))
     found = checkpoint.latest(killed / "checkpoints")
     assert found is not None
     assert found.step == 3  # in the second stage
-    subprocess.run([*command, "--resume", str(killed)], env=environment, check=True, stdout=subprocess.DEVNULL)
+    spawned.resumed(killed)
     if max_lag == 0:
         assert_same_weights(run(resolved, tmp_path / "whole"), killed)
     with EpisodeStore(killed) as store:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import spawned
 import trained_run
 
 import sojourn
@@ -180,8 +179,7 @@ def test_a_run_whose_plays_ask_the_critic_is_the_same_after_a_kill(tmp_path, ask
     file = tmp_path / "killed.toml"
     file.write_text(trained_run.RECIPE)
     overrides = ["stages.rl.steps=2", "stages.rl.groups.width=4", *easy, *ASKED, *asking]
-    command = [sys.executable, "-c", trained_run.KILLED, "train"]
-    assert subprocess.run([*command, str(file), "--out", str(killed), *overrides], check=False).returncode < 0
+    spawned.killed(trained_run.KILLED, tmp_path, "train", str(file), "--out", str(killed), *overrides)
     sojourn.train(killed, resume=True, progress=False)
     assert trained_run.weight_bytes(killed) == trained_run.weight_bytes(whole)
 

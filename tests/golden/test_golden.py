@@ -8,15 +8,13 @@ others, `--own` records what is of this generation alone.
 
 import json
 import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import golden_runs
 import pytest
-from spawned import script, sojourn
+from spawned import killed, resumed, script
 from trained_run import KILLED
 
 from sojourn.envs.chromium import find_chromium
@@ -60,16 +58,13 @@ def test_a_run_that_was_killed_and_resumed_computes_it_too(tmp_path):
     """Its exports and metrics, too: nothing is lost or repeated."""
     file, path = tmp_path / "toy.toml", tmp_path / "toy"
     file.write_text(golden_runs.RUNS["toy"][0])
-    dying = [sys.executable, "-c", KILLED, "train", str(file), "--out", str(path)]
-    died = subprocess.run(dying, env=golden_runs.portable(), stdout=subprocess.DEVNULL, check=False)
-    assert died.returncode == -signal.SIGKILL
+    killed(KILLED, tmp_path, "train", str(file), "--out", str(path), environment=golden_runs.portable())
     assert (path / "checkpoints" / "step-000003").exists()  # in the second stage
-    done = sojourn(tmp_path, "train", "--resume", str(path), environment=golden_runs.portable())
-    assert done.returncode == 0, done.stderr
+    resumed(path, golden_runs.portable())
     said = script(Path(golden_runs.__file__), "--of", str(path), environment=golden_runs.portable())
-    resumed = json.loads(said)["digests"]
-    assert resumed == computed("toy")["toy"]
-    assert set(golden_runs.KINDS) - set(resumed) <= {"parquet"}  # which an extra reads
+    found = json.loads(said)["digests"]
+    assert found == computed("toy")["toy"]
+    assert set(golden_runs.KINDS) - set(found) <= {"parquet"}  # which an extra reads
 
 
 if __name__ == "__main__":

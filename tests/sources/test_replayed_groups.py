@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
-import subprocess
-import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import spawned
 from made_world import Odd, components, stage_of
 from trained_run import train
 
@@ -200,8 +198,7 @@ def test_a_killed_run_resumes_with_the_same_buffer(tmp_path: Path, step: int):
     whole, killed = train(tmp_path / "whole", *options, recipe=RUN), tmp_path / "killed"
     paths = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
     code = KILLED.format(paths=paths, step=step, path=str(killed), options=options)
-    died = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=800)
-    assert died.returncode == -signal.SIGKILL, died.stderr
+    spawned.killed(code, tmp_path)
     sojourn.train(killed, resume=True, progress=False)
     one, other = weights(whole), weights(killed)
     assert all(np.array_equal(one[name], other[name]) for name in one)
