@@ -252,12 +252,12 @@ class Engine:
                     continue
                 before, settled = self._event_count, -1
                 try:
-                    scheduled, copies = self._admit()
-                    if scheduled:
-                        with self._timeline.during("sample"):
+                    with self._timeline.during("sample"):
+                        scheduled, copies = self._admit()
+                        if scheduled:
                             outcomes = await loop.run_in_executor(self._thread, self._runner.step, scheduled, copies)
-                        self._deliver(outcomes)
-                        settled = before
+                            self._deliver(outcomes)
+                            settled = before
                 except Exception as error:  # whatever a model raises: its requests fail, and the engine goes on
                     self._fail(self._active or self._waiting, f"a step failed: {error or repr(error)}", error)
         except asyncio.CancelledError:
