@@ -9,6 +9,7 @@
 # make clients   install programs and frameworks that speak to models in .venvs/clients, and let each do a task by the gateway
 #                and each that has a preset play an episode
 # make vllm   build an environment with vLLM for CPUs in .venvs/vllm, and run the tests of the samplers that use it
+
 unexport PYTHONDONTWRITEBYTECODE  # tests start many processes, each of which would compile all modules anew
 VENV ?= .venv
 BIN := $(VENV)/bin

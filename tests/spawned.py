@@ -27,6 +27,7 @@ EARLY = (  # variables that are read when an interpreter starts, or a library is
     "OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "OPENBLAS_CORETYPE",
     "NPY_DISABLE_CPU_FEATURES", "GLIBC_TUNABLES", "PYTHONHASHSEED",
 )  # fmt: skip
+LONGEST_S = 800.0  # of a training, on a busy machine
 LIGHTER = ("typer", "rich.console", "pydantic", "scipy.stats", "matplotlib.pyplot", "httpx", "starlette.applications")
 
 
@@ -48,7 +49,7 @@ def sojourn(
 
 def resumed(path: Path, environment: Mapping[str, str] | None = None) -> None:
     """Goes on with the run of a folder to its end, by a command."""
-    done = sojourn(path.parent, "train", "--resume", str(path), environment=environment, timeout=400)
+    done = sojourn(path.parent, "train", "--resume", str(path), environment=environment, timeout=LONGEST_S)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
@@ -61,7 +62,7 @@ def script(path: Path, *words: str, environment: Mapping[str, str], timeout: flo
 
 def killed(code: str, folder: Path, *words: str, environment: Mapping[str, str] | None = None) -> None:
     """Runs a program with words, as `python -c` does, and `sojourn`; raises AssertionError unless SIGKILL ends it."""
-    done = _forked({"code": code}, folder, words, _environment(environment), 400)
+    done = _forked({"code": code}, folder, words, _environment(environment), LONGEST_S)
     assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
 
 
@@ -165,7 +166,7 @@ def _run(asked: Mapping[str, Any], paths: Sequence[str]) -> NoReturn:
     if "module" in asked:
         runpy.run_module(asked["module"], run_name="__main__", alter_sys=True)
     elif "code" in asked:
-        exec(compile(asked["code"], "<code>", "exec"), {"__name__": "__main__"})
+        exec(compile(asked["code"], "<code>", "exec", dont_inherit=True), {"__name__": "__main__"})
     else:
         sys.path[0] = os.path.dirname(asked["script"])
         runpy.run_path(asked["script"], run_name="__main__")

@@ -32,15 +32,13 @@ async def frequencies(engine: Engine, params: SamplingParams) -> tuple[Counter[t
     """Returns how often each choice is drawn, and the probability of each drawn one by its own log-probabilities."""
     drawn: Counter[tuple[int, ...]] = Counter()
     known: dict[int, float] = {}
-    for first in range(0, SAMPLES, 300):
-        asked = (engine.sample(PROMPT, replace(params, seed=seed)) for seed in range(first, first + 300))
-        for sample in await asyncio.gather(*asked):
-            assert sample.stop is Stop.CHOICE
-            tokens = tuple(sample.tokens.tolist())
-            place = params.choices.index(tokens if tokens in params.choices else tokens[:-1])  # a stop token ends it
-            drawn[params.choices[place]] += 1
-            if tokens in params.choices:
-                known[place] = math.exp(sample.logprobs.sum())
+    for sample in await asyncio.gather(*(engine.sample(PROMPT, replace(params, seed=n)) for n in range(SAMPLES))):
+        assert sample.stop is Stop.CHOICE
+        tokens = tuple(sample.tokens.tolist())
+        place = params.choices.index(tokens if tokens in params.choices else tokens[:-1])  # a stop token ends it
+        drawn[params.choices[place]] += 1
+        if tokens in params.choices:
+            known[place] = math.exp(sample.logprobs.sum())
     return drawn, known
 
 
