@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import forking
 import ray
+import spawned
 
 from sojourn.backends.ray.cluster import SETTINGS
 from sojourn.backends.ray.env_worker import EnvWorker
 from sojourn.backends.ray.trainer_rank import TrainerRank
 
+forking.fork_workers()
 VARIABLES = {**SETTINGS, "RAY_AUTH_MODE": "disabled", "RAY_memory_monitor_refresh_ms": "0"}  # of Ray, in tests
 
 
@@ -22,7 +25,7 @@ def started(cpus: int) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    os.environ |= VARIABLES
+    os.environ |= {**VARIABLES, forking.SOCKET: spawned.server_of(os.environ)}
     ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False)
     yield ray
     ray.shutdown()
