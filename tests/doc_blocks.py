@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -14,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import typer
-from spawned import sojourn
+from spawned import PYTHON, sojourn, variables_of
 
 from sojourn.cli import app
 from sojourn.config import toml
@@ -125,8 +123,6 @@ def _execute(words: list[str], folder: Path) -> None:
     if words[0] == "sojourn":
         done = sojourn(folder, *words[1:], environment={"SOJOURN_TRACEBACK": "1"}, timeout=600)
     else:
-        path = os.pathsep.join(str(place) for place in (ROOT, ROOT / "worlds"))
-        environment = {**os.environ, "PYTHONPATH": path}
-        words = [sys.executable, *words[1:]]
-        done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        words = [*PYTHON, *words[1:]]
+        done = subprocess.run(words, cwd=folder, env=variables_of(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"

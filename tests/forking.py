@@ -1,7 +1,9 @@
-"""Forks processes from one that has imported torch, transformers and Ray: commands of ours, scripts, workers of Ray.
+"""Starts Python's programs by a fork of a process that has imported torch and transformers, and what Ray builds on.
 
-The imports take two thirds of a command that trains a tiny model for a step, some seven seconds, and nine tenths of the
-start of one of Ray's actors. Our own modules are imported by each process anew.
+Run as a program, with the words of `python`, it asks the server of `SOCKET` for a process that has its input, its
+outputs, its environment and its folder; it hands on signals, and ends as that does. Where it is killed, that is, too.
+The imports take two thirds of a command that trains a tiny model for a step, some seven seconds, and
+nine tenths of the start of one of Ray's actors. Our own modules are imported by each process anew.
 """
 
 from __future__ import annotations
@@ -13,76 +15,93 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-SOCKET = "SOJOURN_TEST_FORKS"  # the variable that names where the server of a process and its children is asked
+SOCKET = "SOJOURN_TEST_FORKS"  # the variable that names it
+CONTEXT = "--serialized-runtime-env-context="
 HEAVY = (
     "torch", "torch.distributed.tensor", "torch.distributed.fsdp", "transformers.modeling_utils",
     "transformers.models.llama.modeling_llama", "tokenizers", "peft",
 )  # fmt: skip
 OF_RAY = ("requests", "jsonschema", "psutil", "yaml", "google.protobuf.json_format", "google.protobuf.timestamp_pb2")
-LIGHTER = (
-    *OF_RAY,
-    "typer",
-    "rich.console",
-    "pydantic",
-    "scipy.stats",
-    "matplotlib.pyplot",
-    "httpx",
-    "starlette.applications",
-)
+LIGHTER = ("typer", "rich.console", "pydantic", "scipy.stats", "matplotlib.pyplot", "httpx", "starlette.applications")
+HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def ask(server: str, asked: Mapping[str, Any], timeout: float | None = None) -> int:
-    """Has a process forked, and returns how it ended; it is killed, with its group, where this process is before.
-    Raises TimeoutError where it takes longer than the timeout, in seconds."""
+def ask(words: Sequence[str]) -> int:
+    """Has a process forked that runs a program, in place of this one, and returns how it ended."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, HANDED_ON)
+    asked = {"words": words, "folder": os.getcwd(), "environment": dict(os.environ)}
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(server)
-        connection.settimeout(timeout)
-        connection.sendall(json.dumps(asked).encode() + b"\n")
-        told = connection.recv(100)
-    assert told, "the server ended"
-    return int(told)
+        connection.connect(os.environ[SOCKET])
+        socket.send_fds(connection, [json.dumps(asked).encode() + b"\n"], [0, 1, 2])
+        answers = connection.makefile()
+        process = int(answers.readline())
+        for number in HANDED_ON:
+            signal.signal(number, lambda number, _: _signal(process, number))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDED_ON)
+        told = answers.readline()
+    return int(told or 1)
 
 
-def serve(path: str) -> None:
-    """Forks a process for each connection to a path, until the input ends."""
-    paths = _prepared()
-    running = dict[int, tuple[int, socket.socket]]()  # by the file number of a process: its own, and who asked
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(path)
-        listener.listen(1000)
-        print(flush=True)
-        while True:
-            asking = {connection.fileno(): process for process, connection in running.values()}
-            ready, _, _ = select.select([0, listener.fileno(), *running, *asking], [], [])
-            if 0 in ready:
-                return
-            for number in ready:
-                if number == listener.fileno():
-                    connection, _ = listener.accept()
-                    asked = json.loads(connection.makefile().readline())
-                    if not (process := os.fork()):
-                        _run(asked, paths)
-                    running[os.pidfd_open(process)] = process, connection
-                elif number in running:
-                    _tell(number, *running.pop(number))
-                elif number in asking:
-                    _kill(asking[number])
-
-
-def _tell(number: int, process: int, connection: socket.socket) -> None:
-    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    with connection, contextlib.suppress(OSError):
-        connection.sendall(str(code).encode())
-    os.close(number)
-
-
-def _kill(process: int) -> None:
+def _signal(process: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
-        os.kill(process, signal.SIGKILL)  # before it has a group of its own
-        os.killpg(process, signal.SIGKILL)
+        os.kill(process, number)
+
+
+def end(code: int) -> NoReturn:
+    """Ends this process by an exit code, or the signal of a negative one."""
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
+        os.kill(os.getpid(), -code)
+    os._exit(code % 256)
+
+
+def serve(path: str) -> tuple[Any, Sequence[int]] | None:
+    """Forks a process for each connection to a path, until the input ends. Returns, in each of them, what it was asked
+    for, and its input and outputs."""
+    running = dict[int, tuple[int, socket.socket]]()  # by the file number of a process: its own, and who asked
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(1000)
+    print(flush=True)
+    while True:
+        asking = {connection.fileno(): process for process, connection in running.values()}
+        ready, _, _ = select.select([0, listener.fileno(), *running, *asking], [], [])
+        if 0 in ready:
+            return None
+        for number in ready:
+            if number == listener.fileno():
+                connection, _ = listener.accept()
+                asked, files = _received(connection)
+                if not (process := os.fork()):
+                    for one in (listener, connection, *(other for _, other in running.values())):
+                        one.close()
+                    return asked, files
+                _tell(connection, process)
+                for file in files:
+                    os.close(file)
+                running[os.pidfd_open(process)] = process, connection
+            elif number in running:
+                process, connection = running.pop(number)
+                with connection:
+                    _tell(connection, os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+                os.close(number)
+            elif number in asking:
+                _signal(asking[number], signal.SIGKILL)
+
+
+def _received(connection: socket.socket) -> tuple[Any, list[int]]:
+    text, files, _, _ = socket.recv_fds(connection, 2**20, 3)
+    while not text.endswith(b"\n"):
+        text += connection.recv(2**20)
+    return json.loads(text), files
+
+
+def _tell(connection: socket.socket, number: int) -> None:
+    with contextlib.suppress(OSError):
+        connection.sendall(f"{number}\n".encode())
 
 
 def _prepared() -> list[str]:
@@ -94,7 +113,7 @@ def _prepared() -> list[str]:
 
     del sys.path[0]  # the folder of the tests
     gc.disable()
-    for name in (*HEAVY, *LIGHTER):
+    for name in (*HEAVY, *OF_RAY, *LIGHTER):
         with contextlib.suppress(ImportError):
             __import__(name)
     gc.freeze()
@@ -102,35 +121,55 @@ def _prepared() -> list[str]:
     return [path for path in sys.path if path not in os.environ.get("PYTHONPATH", "").split(os.pathsep)]
 
 
-def _run(asked: Mapping[str, Any], paths: Sequence[str]) -> NoReturn:
-    """Becomes a command, as `python -m sojourn` would, a script, or a program that is given as text."""
+def _run(asked: Any, files: Sequence[int], paths: Sequence[str]) -> None:
+    """Becomes a program, as `python` would, by a module, a text, or a file."""
     import runpy
 
     os.setsid()
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["environment"])
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
     own = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = [asked["folder"], *filter(None, own), *paths]
-    for number, name, flags in (
-        (0, os.devnull, os.O_RDONLY),
-        (1, asked["out"], os.O_WRONLY | os.O_CREAT),
-        (2, asked["err"], os.O_WRONLY | os.O_CREAT),
-    ):
-        os.dup2(os.open(name, flags, 0o600), number)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
-    sys.argv = ["sojourn", *asked["words"]]
-    if "module" in asked:
-        runpy.run_module(asked["module"], run_name="__main__", alter_sys=True)
-    elif "code" in asked:
-        exec(compile(asked["code"], "<code>", "exec", dont_inherit=True), {"__name__": "__main__"})
+    first, *sys.argv = asked["words"]
+    if first == "-m":
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    elif first == "-c":
+        code, sys.argv[0] = sys.argv[0], first
+        exec(compile(code, "<code>", "exec", dont_inherit=True), {"__name__": "__main__"})
     else:
-        sys.argv[0] = asked["script"]
-        sys.path[0] = os.path.dirname(asked["script"])
-        runpy.run_path(asked["script"], run_name="__main__")
-    sys.exit(0)
+        sys.argv.insert(0, first)
+        sys.path[0] = os.path.dirname(first)
+        runpy.run_path(first, run_name="__main__")
+
+
+def _end_at_once(work: Callable[[], None]) -> NoReturn:
+    """Does some work, and ends the process as Python does, but for taking down the modules, which takes most of a
+    second where torch is among them."""
+    import atexit
+    import threading
+
+    code: Any = 0
+    try:
+        work()
+    except SystemExit as error:
+        code = error.code
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    if code is not None and not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]  # waits for the other threads
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit((code or 0) % 256)
 
 
 def fork_workers() -> None:
@@ -147,24 +186,20 @@ def fork_workers() -> None:
     RayParams.__init__ = init
 
 
-def worker() -> NoReturn:
-    """Is what Ray starts in the place of its `setup_worker.py`, with the same words: its context, the language, and the
-    command of the worker. Ends as the worker does."""
-    context = dict[str, Any]()
-    words = list[str]()
-    for word in sys.argv[1:]:
-        name, _, value = word.partition("=")
-        if name == "--serialized-runtime-env-context":
-            context = json.loads(value)
-        elif name != "--language":
-            words.append(word)
-    environment = {**os.environ, **context.get("env_vars", {})}
-    asked = {"script": words[0], "words": words[1:], "folder": os.getcwd(), "environment": environment}
-    sys.exit(ask(os.environ[SOCKET], {**asked, "out": os.devnull, "err": os.devnull}) % 256)
+def words_of_worker(words: Sequence[str]) -> list[str]:
+    """Returns those of the words of Ray's `setup_worker.py` that are the worker's, after it set the environment that
+    the others tell of."""
+    told = [word for word in words if word.startswith((CONTEXT, "--language="))]
+    for word in told:
+        if word.startswith(CONTEXT):
+            os.environ.update(json.loads(word.removeprefix(CONTEXT)).get("env_vars", {}))
+    return [word for word in words if word not in told]
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "--serve":
-        serve(sys.argv[2])
+        paths = _prepared()
+        if received := serve(sys.argv[2]):
+            _end_at_once(lambda: _run(*received, paths))
     else:
-        worker()
+        end(ask(words_of_worker(sys.argv[1:])))

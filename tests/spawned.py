@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +21,8 @@ EARLY = (  # variables that are read when an interpreter starts, or a library is
     "OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "OPENBLAS_CORETYPE",
     "NPY_DISABLE_CPU_FEATURES", "GLIBC_TUNABLES", "PYTHONHASHSEED",
 )  # fmt: skip
+ROOT = Path(__file__).parent.parent
+PYTHON = [sys.executable, "-I", "-S", forking.__file__]  # its words are those of `python`
 LONGEST_S = 800.0  # of a training, on a busy machine
 
 
@@ -32,12 +34,8 @@ def sojourn(
     forked: bool = True,
 ) -> subprocess.CompletedProcess[str]:
     """Runs `sojourn words` in a folder, and returns how it ended and what it printed; with `forked` = False in an
-    interpreter of its own, as several at once, and commands that find other libraries, need."""
-    environment = _environment(environment)
-    if not forked:
-        command = [sys.executable, "-m", "sojourn", *words]
-        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout)
-    return _forked({"module": "sojourn"}, folder, words, environment, timeout)
+    interpreter of its own, as commands that find other libraries need."""
+    return _run(folder, "-m", "sojourn", *words, environment=environment, timeout=timeout, forked=forked)
 
 
 def resumed(path: Path, environment: Mapping[str, str] | None = None) -> None:
@@ -46,44 +44,42 @@ def resumed(path: Path, environment: Mapping[str, str] | None = None) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def script(path: Path, *words: str, environment: Mapping[str, str], timeout: float = 200) -> str:
-    """Returns what a script prints in an environment; raises AssertionError where it fails."""
-    done = _forked({"script": str(path)}, path.parents[2], words, environment, timeout)
+def script(path: Path, *words: str, environment: Mapping[str, str] | None = None) -> str:
+    """Returns what a script prints; raises AssertionError where it fails."""
+    done = _run(ROOT, str(path), *words, environment=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
 
 def killed(code: str, folder: Path, *words: str, environment: Mapping[str, str] | None = None) -> None:
-    """Runs a program with words, as `python -c` does, and `sojourn`; raises AssertionError unless SIGKILL ends it."""
-    done = _forked({"code": code}, folder, words, _environment(environment), LONGEST_S)
+    """Runs a program with words, as `python -c` does; raises AssertionError unless SIGKILL ends it."""
+    done = _run(folder, "-c", code, *words, environment=environment, timeout=LONGEST_S)
     assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
 
 
-def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
-    """Returns the variables of commands: those of this process, where our packages are, and more."""
-    root = Path(__file__).parent.parent
-    own = {"PYTHONPATH": os.pathsep.join(map(str, (root, root / "worlds"))), "COLUMNS": "200"}
-    return {**os.environ, **own, **(more or {})}
-
-
-def _forked(
-    what: Mapping[str, str], folder: Path, words: Sequence[str], environment: Mapping[str, str], timeout: float
+def _run(
+    folder: Path,
+    *words: str,
+    environment: Mapping[str, str] | None,
+    timeout: float = 200,
+    forked: bool = True,
 ) -> subprocess.CompletedProcess[str]:
-    server = server_of(environment)
-    with tempfile.TemporaryDirectory() as place:
-        out, err = Path(place, "out"), Path(place, "err")
-        asked = {**what, "words": words, "folder": str(folder), "out": str(out), "err": str(err)}
-        try:
-            code = forking.ask(server, {**asked, "environment": {**environment, forking.SOCKET: server}}, timeout)
-        except TimeoutError:
-            raise subprocess.TimeoutExpired(["sojourn", *words], timeout) from None
-        told = [file.read_text("utf-8") for file in (out, err)]
-    return subprocess.CompletedProcess(["sojourn", *words], code, *told)
+    variables = variables_of(environment)
+    command = [*(PYTHON if forked else [sys.executable]), *words]
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=timeout)
 
 
-def server_of(environment: Mapping[str, str]) -> str:
-    """Returns where processes of an environment are forked."""
-    return _server(tuple((name, environment[name]) for name in EARLY if name in environment))
+def variables_of(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Returns the variables of programs, which `PYTHON` needs: those of this process, where our packages are and where
+    processes are forked, and those of an environment."""
+    own = {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "worlds"))), "COLUMNS": "200"}
+    variables = {**os.environ, **own, **(environment or {})}
+    return {**variables, forking.SOCKET: server_of(variables)}
+
+
+def server_of(variables: Mapping[str, str]) -> str:
+    """Returns where processes that have such variables are forked."""
+    return _server(tuple((name, variables[name]) for name in EARLY if name in variables))
 
 
 @cache

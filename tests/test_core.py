@@ -23,6 +23,8 @@ from types import FrameType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+from spawned import PYTHON, variables_of
+
 ROOT = Path(__file__).parent.parent / "sojourn"
 HOME = f"{ROOT}/"
 CORE = [
@@ -72,8 +74,8 @@ class Trace(NamedTuple):
 def trace(folder: Path) -> Trace:
     """Returns the files on the path from the command to the optimizer's second step, and all that are entered."""
     (folder / "recipe.toml").write_text(RECIPE)
-    command = [sys.executable, __file__, "trace", str(folder / "recipe.toml"), str(folder / "run")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=800)
+    command = [*PYTHON, __file__, "trace", str(folder / "recipe.toml"), str(folder / "run")]
+    done = subprocess.run(command, env=variables_of(), capture_output=True, text=True, check=False, timeout=800)
     assert done.returncode == 0, done.stderr
     return Trace(*json.loads(next(line for line in done.stdout.splitlines() if line.startswith("[["))))
 

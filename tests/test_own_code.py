@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import spawned
 
 from sojourn.config.lookup import import_object
 from sojourn.config.registry import build
@@ -116,9 +117,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def sojourn(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    variables = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "COLUMNS": "200", **environment}
-    command = [sys.executable, "-m", "sojourn", *words]
-    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=200)
+    return spawned.sojourn(folder, *words, environment=environment)
 
 
 @pytest.mark.parametrize("command", CASES)

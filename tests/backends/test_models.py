@@ -1,6 +1,5 @@
 """Models by name: the packaged ones, our tiny one, folders and GGUF files."""
 
-import os
 import string
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from spawned import PYTHON, variables_of
 from transformers import LlamaConfig
 
 from sojourn.backends.torch.models import gguf, loading, tiny
@@ -238,10 +238,9 @@ def test_a_cache_that_cannot_be_written_to_is_refused(tmp_path, small, monkeypat
 
 def test_two_processes_at_once_convert_once(cache, small):
     code = f"from sojourn.backends.torch.models import loading; print(loading.load({str(small)!r}).max_context)"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = variables_of({"OMP_NUM_THREADS": "1"})
     both = [
-        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment, text=True)
-        for _ in range(2)
+        subprocess.Popen([*PYTHON, "-c", code], stdout=subprocess.PIPE, env=environment, text=True) for _ in range(2)
     ]
     assert [process.communicate()[0].strip() for process in both] == [str(made_gguf.CONTEXT)] * 2
     assert [process.returncode for process in both] == [0, 0]

@@ -4,13 +4,13 @@ import os
 import socket
 import sqlite3
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pytest
+from spawned import sojourn
 
 from sojourn.checks.attack import attack_env, case, categories
 from sojourn.checks.attack.programs import SIGNALS
@@ -244,16 +244,14 @@ async def test_every_program_is_run_where_there_is_one_task_alone():
 
 
 def test_the_command(tmp_path):
-    environment = {**os.environ, "COLUMNS": "200", "PYTHONPATH": os.getcwd()}
-    run = [sys.executable, "-m", "sojourn", "check"]
-    done = subprocess.run([*run, "toy", "--attack"], env=environment, capture_output=True, text=True, check=False)
+    done = sojourn(tmp_path, "check", "toy", "--attack")
     assert done.returncode == 0, done.stderr
     assert "injection" in done.stdout
     for words, told in (
         (["grpo", "--attack"], "only a world is attacked"),
         (["toy", "--attack", "--episodes", "2"], "attacks choose their tasks themselves"),
     ):
-        done = subprocess.run([*run, *words], env=environment, capture_output=True, text=True, check=False)
+        done = sojourn(tmp_path, "check", *words)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert told in done.stderr
 

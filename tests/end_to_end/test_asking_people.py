@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import trained_run
 from asking_base import QUESTION, RECIPE, answering
+from spawned import PYTHON, variables_of
 from typer.testing import CliRunner
 
 from sojourn.cli import app
@@ -101,9 +102,8 @@ def test_a_run_that_is_killed_while_it_waits_goes_on_to_the_same_weights(tmp_pat
     """The evaluation before it is answered, and one question of the first step; then the run is killed."""
     recipe, path = tmp_path / "recipe.toml", tmp_path / "run"
     recipe.write_text(RECIPE)
-    folders = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-m", "sojourn", "train"]
-    environment = {**os.environ, "PYTHONPATH": folders}
+    command = [*PYTHON, "-m", "sojourn", "train"]
+    environment = variables_of({"PYTHONPATH": os.pathsep.join(sys.path)})
     process = subprocess.Popen([*command, str(recipe), "--out", str(path)], env=environment, stdout=subprocess.PIPE)
     assert process.stdout is not None
     with EpisodeStore(answered) as store:

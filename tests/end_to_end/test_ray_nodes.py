@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spawned import PYTHON, variables_of
 from test_ray_run import RAY, RECIPE, assert_same, train
 
 import sojourn
@@ -62,15 +63,16 @@ def test_a_node_that_is_killed_changes_nothing(tmp_path):
     plain = sojourn.train(tmp_path / "recipe.toml", out=tmp_path / "plain", progress=False).path
     own = tempfile.mkdtemp(dir="/tmp")  # Ray's sockets need a short path
     paths = os.pathsep.join(path for path in sys.path if path)
-    environment = {**os.environ, **VARIABLES, "RAY_TMPDIR": own, "PYTHONPATH": paths}
+    environment = variables_of({**VARIABLES, "RAY_TMPDIR": own, "PYTHONPATH": paths})
     code = f"""
 import asyncio
 from pathlib import Path
+import ray_actors
 from test_ray_nodes import lose_a_node
 asyncio.run(lose_a_node(Path({str(tmp_path / "run")!r})))
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=400, check=False
+        [*PYTHON, "-c", code], env=environment, capture_output=True, text=True, timeout=400, check=False
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert "killed" in done.stdout

@@ -1,19 +1,15 @@
 """`sojourn serve` as a process: what it prints, how it is asked, how it ends, and how it fails."""
 
 import json
-import os
 import re
 import signal
 import socket
 import subprocess
-import sys
-from pathlib import Path
 
 import httpx
 import pytest
-from spawned import sojourn
+from spawned import PYTHON, sojourn, variables_of
 
-ROOT = Path(__file__).parent.parent.parent
 TINY = ("tiny:layers=1,hidden=64", "backend.threads=1")
 PATH = "/v1/chat/completions"
 HELLO = {"model": "m", "max_tokens": 6, "messages": [{"role": "user", "content": "Hello"}]}
@@ -23,10 +19,9 @@ class Served:
     """A running `sojourn serve`, which has printed where it is."""
 
     def __init__(self, *words: str) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "worlds")])}
-        command = [sys.executable, "-m", "sojourn", "serve", *TINY, "--port", "0", *words]
+        command = [*PYTHON, "-m", "sojourn", "serve", *TINY, "--port", "0", *words]
         self.process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command, env=variables_of(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         self.lines = []
         while not (self.lines and self.lines[-1].startswith("curl ")):

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from spawned import PYTHON, variables_of
 from starlette.testclient import TestClient
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent / "benchmarks"))
@@ -37,8 +38,8 @@ def client(runs: Path) -> TestClient:
 @contextmanager
 def served(folder: Path, *options: str) -> Iterator[str]:
     """The address of `sojourn view FOLDER`, in a process of its own."""
-    command = [sys.executable, "-W", "ignore", "-m", "sojourn", "view", str(folder), "--port", "0", *options]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    command = [*PYTHON, "-m", "sojourn", "view", str(folder), "--port", "0", *options]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables_of())
     assert server.stdout is not None
     try:
         yield server.stdout.readline().split()[2].rstrip("/")

@@ -24,6 +24,7 @@ from made import chatml
 from made_world import Says
 from played_match import match
 from played_run import SUMS, TOY, Made, Script, Sums
+from spawned import PYTHON, variables_of
 from starlette.testclient import TestClient
 
 from sojourn.agents.text_seat import NO_SAMPLE
@@ -402,10 +403,10 @@ def test_ending_the_viewer_closes_the_worlds(tmp_path: Path, end: signal.Signals
     monkeypatch.setenv("CLOSED", str(tmp_path / "closed"))
     Made({**SUMS, "cls": "test_rerun:Marking"}, tasks=1, episodes=1).run(tmp_path / "runs" / "marking")
     (tmp_path / "closed").unlink()
-    command = [sys.executable, "-W", "ignore", "-m", "sojourn", "view", str(tmp_path / "runs"), "--port", "0", "--play"]
+    command = [*PYTHON, "-m", "sojourn", "view", str(tmp_path / "runs"), "--port", "0", "--play"]
     paths = [str(Path(__file__).parent), *sys.path]
     server = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        command, stdout=subprocess.PIPE, text=True, env=variables_of({"PYTHONPATH": os.pathsep.join(paths)})
     )
     assert server.stdout is not None
     try:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from played_run import TOY, Made
+from spawned import PYTHON, variables_of
 
 from sojourn.envs.chromium import find_chromium
 from sojourn.errors import ConfigError
@@ -26,8 +26,10 @@ def test_a_person_plays_in_a_browser_and_saves_the_episode(tmp_path: Path) -> No
         entry = next(iter(store.query()))
         texts = [turn.message.text for turn in store.read(entry).episode.trajectories[0].turns if turn.message]
     out = tmp_path / "runs" / "reruns"
-    command = [sys.executable, "-W", "ignore", "-m", "sojourn", "view", str(tmp_path / "runs"), "--port", "0"]
-    server = subprocess.Popen([*command, "--play", "--out", str(out)], stdout=subprocess.PIPE, text=True)
+    command = [*PYTHON, "-m", "sojourn", "view", str(tmp_path / "runs"), "--port", "0"]
+    server = subprocess.Popen(
+        [*command, "--play", "--out", str(out)], stdout=subprocess.PIPE, text=True, env=variables_of()
+    )
     assert server.stdout is not None
     try:
         address = server.stdout.readline().split()[2].rstrip("/")

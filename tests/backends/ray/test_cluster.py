@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from sampler_requests import processes_of, wait_for_their_end
+from spawned import PYTHON, variables_of
 
 from sojourn.backends.ray.backend import Ray
 from sojourn.backends.ray.cluster import Cluster, Needs, _require_answer, _start, code_digest, require_same_code
@@ -71,7 +72,7 @@ from sojourn.backends.ray.cluster import Cluster
 Cluster.join({address!r}, [])
 print("joined")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=90)
+    done = subprocess.run([*PYTHON, "-c", code], env=variables_of(), capture_output=True, text=True, timeout=90)
     return done.stdout + done.stderr
 
 
@@ -147,8 +148,9 @@ def test_samplers_of_a_part_of_a_core_have_a_place(cluster):
 def test_a_driver_that_is_killed_leaves_nothing_running(tmp_path):
     (tmp_path / "recipe.toml").write_text(RECIPE)
     own = tempfile.mkdtemp(dir="/tmp")  # Ray's sockets need a short path
-    environment = {**os.environ, "RAY_TMPDIR": own, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
-    command = [sys.executable, "-m", "sojourn", "train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "run")]
+    environment = variables_of({"RAY_TMPDIR": own, "PYTHONPATH": os.pathsep.join(sys.path)})
+    code = "import ray_actors; from sojourn.cli import main; main()"
+    command = [*PYTHON, "-c", code, "train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / "run")]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment) as driver:
         metrics, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 240
         while not (metrics.exists() and metrics.stat().st_size):
