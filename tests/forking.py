@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 SOCKET = "SOJOURN_TEST_FORKS"  # the variable that names it
+EXECUTABLE = "SOJOURN_TEST_PYTHON"  # names what forked programs start as `sys.executable`, where it is set
 CONTEXT = "--serialized-runtime-env-context="
 HEAVY = (
     "torch", "torch.distributed.tensor", "torch.distributed.fsdp", "transformers.modeling_utils",
@@ -137,6 +138,7 @@ def _run(asked: Any, files: Sequence[int], paths: Sequence[str]) -> None:
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
+    sys.executable = os.environ.get(EXECUTABLE, sys.executable)
     first, *sys.argv = asked["words"]
     if first == "-m":
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

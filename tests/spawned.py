@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 import forking
+import pytest
 
 EARLY = (  # variables that are read when an interpreter starts, or a library is imported
     "OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "OPENBLAS_CORETYPE",
@@ -80,6 +82,17 @@ def variables_of(environment: Mapping[str, str] | None = None) -> dict[str, str]
 def server_of(variables: Mapping[str, str]) -> str:
     """Returns where processes that have such variables are forked."""
     return _server(tuple((name, variables[name]) for name in EARLY if name in variables))
+
+
+def fork_children(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Has the programs forked that this process, and those forked for it, start by `sys.executable`: it is a program
+    in the folder then, which does so."""
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nexec {shlex.join(PYTHON)} "$@"\n')
+    python.chmod(0o700)
+    for name, value in {**variables_of(), forking.EXECUTABLE: str(python)}.items():
+        patch.setenv(name, value)
+    patch.setattr(sys, "executable", str(python))
 
 
 @cache

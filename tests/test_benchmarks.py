@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from spawned import fork_children
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
@@ -173,7 +174,8 @@ def test_the_base_is_trained_before_what_learns_from_it(tmp_path, monkeypatch):
 SHORT = ["stages.warmup.steps=1", "stages.rl.steps=6", "stages.rl.groups.width=1", "evaluation.tasks=2"]
 
 
-def test_a_recipe_is_trained_once_and_its_weights_play_anew(tmp_path, capsys):
+def test_a_recipe_is_trained_once_and_its_weights_play_anew(tmp_path, capsys, monkeypatch):
+    fork_children(monkeypatch, tmp_path)
     words = ["toy", "--seeds", "0", "--name", "short", "--with", *SHORT, "--keep", "--folder", str(tmp_path)]
     learning.main(words)
     place = tmp_path / "toy" / "short" / "seed-0"

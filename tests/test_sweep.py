@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import trained_run
-from spawned import sojourn
+from spawned import fork_children, sojourn
 
 from sojourn import sweep
 from sojourn.commands import sweep as command
@@ -19,7 +19,8 @@ SMALL = ("evaluation.tasks=2", "stages.0.steps=0")
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, monkeypatch):
+    fork_children(monkeypatch, tmp_path)
     (tmp_path / "r.toml").write_text(trained_run.RECIPE)
     return tmp_path
 

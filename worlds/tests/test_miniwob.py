@@ -27,7 +27,7 @@ try:
 except ConfigError as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
-SEEDS = range(30, 35)  # in whose inboxes nobody has two messages
+SEEDS = range(30, 33)  # in whose inboxes nobody has two messages
 MARKS = {"marks": True, "refs": "number"}
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -41,7 +41,7 @@ async def family():
 @pytest.mark.parametrize("page", sorted(EXPERTS))
 async def test_the_expert_reaches_the_full_reward(family, page):
     results = await asyncio.gather(*[solve(family, page, seed) for seed in SEEDS])
-    assert results == [(1.0, True)] * 5
+    assert results == [(1.0, True)] * len(SEEDS)
 
 
 async def test_random_clicks_earn_much_less_than_the_expert(family):
