@@ -80,13 +80,15 @@ def train(path: Path, *overrides: str, recipe: str = RECIPE) -> Path:
     return path
 
 
-def killed_and_resumed(path: Path, *overrides: str, recipe: str = RECIPE) -> Path:
+def killed_and_resumed(
+    path: Path, *overrides: str, recipe: str = RECIPE, environment: Mapping[str, str] | None = None
+) -> Path:
     """Trains as `train` does, but by commands: the first kills itself in the middle of the step 1 of the stage `rl`."""
     file = path.with_name(f"{path.name}.toml")
     file.write_text(recipe)
     words = ["train", str(file), "--out", str(path), *overrides]
-    spawned.killed(KILLED, path.parent, *words)
-    spawned.resumed(path)
+    spawned.killed(KILLED, path.parent, *words, environment=environment)
+    spawned.resumed(path, environment)
     return path
 
 

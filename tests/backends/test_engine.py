@@ -23,6 +23,7 @@ from sojourn.backends.torch.sampler import decoders
 from sojourn.backends.torch.sampler.engine import Engine
 from sojourn.errors import BudgetError, ConfigError, InfrastructureError, ModelError
 from sojourn.models.spec import Model
+from sojourn.timeline import Timeline
 from sojourn.types import Prompt, Sample, SamplingParams, Stop, Versions
 
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "gemma3"]
@@ -257,6 +258,26 @@ async def test_figures_are_of_what_was_done_since_they_were_last_asked_for():
     second = engine.metrics()
     assert (second["sampler_prefill_tokens"], second["sampler_reuse"], second["sampler_batch"]) == (1, 63 / 64, 1)
     assert engine.metrics()["sampler_prefill_tokens"] == 0
+    await engine.close()
+
+
+async def test_what_is_done_between_two_passes_counts_as_sampling():
+    clock = [0.0]
+    timeline = Timeline(now=lambda: clock[0])
+    engine = open_engine(build("llama"), timeline=timeline)
+
+    def takes(seconds, work):
+        def timed(*arguments):
+            clock[0] += seconds
+            return work(*arguments)
+
+        return timed
+
+    engine._admit, engine._deliver = takes(2, engine._admit), takes(3, engine._deliver)
+    await engine.sample(Prompt(tokens_of(1, 8)), SamplingParams(4))
+    spent = timeline.take()
+    assert spent["sample"] == clock[0] >= 4 * 5
+    assert spent["other"] == 0
     await engine.close()
 
 

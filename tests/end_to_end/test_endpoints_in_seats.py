@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import spawned
 import trained_run
 from judge_server import reply
 from spawned import sojourn
-from trained_run import KILLED, final_weights, untimed
+from trained_run import final_weights, killed_and_resumed, untimed
 from typer.testing import CliRunner
 
 from sojourn.cli import app
@@ -164,10 +163,7 @@ def require_same(path: Path, whole: Path) -> None:
 def test_a_killed_run_goes_on_to_the_same_and_asks_nothing_twice(run, tmp_path):
     whole, before = run
     with answered(plays) as (url, asked):
-        file, path = tmp_path / "recipe.toml", tmp_path / "killed"
-        file.write_text(recipe(url))
-        spawned.killed(KILLED, tmp_path, "train", str(file), "--out", str(path), environment=environment())
-        spawned.resumed(path, environment())
+        path = killed_and_resumed(tmp_path / "killed", recipe=recipe(url), environment=environment())
     require_same(path, whole)
     sent = [json.dumps([body["messages"], body["seed"]]) for body in asked]
     assert sorted(sent) == sorted(json.dumps([body["messages"], body["seed"]]) for body in before)

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import spawned
 import trained_run
 from judge_server import by_content, judging, reply
 from spawned import sojourn
-from trained_run import KILLED, final_weights, untimed
+from trained_run import final_weights, killed_and_resumed, untimed
 from typer.testing import CliRunner
 
 from sojourn.cli import app
@@ -133,11 +132,6 @@ def test_what_was_asked_is_shown_with_its_cost(run):
     assert exported["asked"][0]["model"] == "referee"
 
 
-def killed_and_resumed(file: Path, path: Path) -> None:
-    spawned.killed(KILLED, path.parent, "train", str(file), "--out", str(path), environment=environment())
-    spawned.resumed(path, environment())
-
-
 def environment() -> dict[str, str]:
     return {
         **os.environ,
@@ -156,9 +150,7 @@ def require_same(path: Path, whole: Path) -> None:
 
 def test_a_killed_run_goes_on_to_the_same_and_asks_nothing_twice(run, tmp_path):
     with judging() as (url, asked):
-        file, path = tmp_path / "recipe.toml", tmp_path / "killed"
-        file.write_text(recipe(url))
-        killed_and_resumed(file, path)
+        path = killed_and_resumed(tmp_path / "killed", recipe=recipe(url), environment=environment())
     require_same(path, run[0])
     assert len(asked) == len(run[1])
 
@@ -273,10 +265,7 @@ def test_models_that_are_here_are_asked_too_and_a_killed_run_goes_on_to_the_same
     assert len(answers) > 3
     assert all(step["asked"] == 6 and step["asked_cost"] == 0 for step in values(whole))
     assert not (whole / FILE).exists()
-    file = tmp_path / "recipe.toml"
-    file.write_text(text)
-    killed_and_resumed(file, tmp_path / "killed")
-    require_same(tmp_path / "killed", whole)
+    require_same(killed_and_resumed(tmp_path / "killed", recipe=text, environment=environment()), whole)
 
 
 def test_the_policy_and_another_model_answer_each_in_its_own_way(tmp_path):
