@@ -29,7 +29,7 @@ name = "scaled"
 model = { name = "tiny:layers=1,hidden=64", dtype = "fp32" }
 env = { name = "toy", rooms = 2, side_rooms = 0, doors = 0, decoys = 0, choices = true }
 agent = { name = "plain", choices = true }
-backend = { name = "ray", max_context = 1024, samplers = { replicas = 2 } }
+backend = { name = "ray", threads = 1, max_context = 1024, samplers = { replicas = 2 } }
 evaluation = { tasks = 4 }
 [[stages]]
 name = "rl"
