@@ -1,9 +1,9 @@
-"""Starts Python's programs by a fork of a process that has imported torch and transformers, and what Ray builds on.
+"""Starts Python's programs by a fork of a process that has imported torch, transformers, what Ray builds on, and us.
 
 Run as a program, with the words of `python`, it asks the server of `SOCKET` for a process that has its input, its
 outputs, its environment and its folder; it hands on signals, and ends as that does. Where it is killed, that is, too.
-The imports take two thirds of a command that trains a tiny model for a step, some seven seconds, and
-nine tenths of the start of one of Ray's actors. Our own modules are imported by each process anew.
+The imports take two thirds of a command that trains a tiny model for a step, some seven seconds, and nine tenths of the
+start of one of Ray's actors.
 """
 
 from __future__ import annotations
@@ -106,15 +106,21 @@ def _tell(connection: socket.socket, number: int) -> None:
 
 
 def _prepared() -> list[str]:
-    """Imports the libraries, and returns where they are found.
+    """Imports the libraries and our modules, and returns where they are found.
 
-    Garbage is not looked for among what the libraries made: each process would do so when it ends, for over a second.
+    Garbage is not looked for among what they made: each process would do so when it ends, for over a second.
     """
     import gc
+    import pkgutil
 
     del sys.path[0]  # the folder of the tests
     gc.disable()
-    for name in (*HEAVY, *OF_RAY, *LIGHTER):
+    import sojourn
+
+    ours = [name for _, name, _ in pkgutil.walk_packages(sojourn.__path__, "sojourn.", onerror=str)]
+    ours = [name for name in ours if not name.endswith((".inside", ".__main__"))]  # which run
+    ours = [name for name in ours if not name.startswith("sojourn.backends.ray")]  # Ray reads variables when imported
+    for name in (*HEAVY, *OF_RAY, *LIGHTER, *ours):
         with contextlib.suppress(ImportError):
             __import__(name)
     gc.freeze()
@@ -162,8 +168,8 @@ def _end_at_once(work: Callable[[], None]) -> NoReturn:
         work()
     except SystemExit as error:
         code = error.code
-    except Exception:
-        sys.excepthook(*sys.exc_info())
+    except Exception as error:
+        sys.excepthook(type(error), error, error.__traceback__)
         code = 1
     if code is not None and not isinstance(code, int):
         print(code, file=sys.stderr)
@@ -202,6 +208,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "--serve":
         paths = _prepared()
         if received := serve(sys.argv[2]):
-            _end_at_once(lambda: _run(*received, paths))
+            asked, files = received
+            _end_at_once(lambda: _run(asked, files, paths))
     else:
         end(ask(words_of_worker(sys.argv[1:])))
