@@ -27,7 +27,8 @@ def started(tmp_path: Path) -> Path:
 
 def test_it_writes_a_world_a_recipe_and_a_test_that_passes(started: Path):
     assert sorted(path.name for path in started.iterdir()) == WRITTEN
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "worlds")])}
+    own = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "worlds")]), "PYTEST_ADDOPTS": ""}
+    environment = {**os.environ, **own}
     words = [
         sys.executable,
         "-m",
