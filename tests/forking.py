@@ -21,12 +21,12 @@ from typing import Any, NoReturn
 SOCKET = "SOJOURN_TEST_FORKS"  # the variable that names it
 EXECUTABLE = "SOJOURN_TEST_PYTHON"  # names what forked programs start as `sys.executable`, where it is set
 CONTEXT = "--serialized-runtime-env-context="
-HEAVY = (
+LIBRARIES = (
     "torch", "torch.distributed.tensor", "torch.distributed.fsdp", "transformers.modeling_utils",
     "transformers.models.llama.modeling_llama", "tokenizers", "peft",
+    "requests", "jsonschema", "psutil", "yaml", "google.protobuf.json_format", "google.protobuf.timestamp_pb2",  # Ray's
+    "typer", "rich.console", "pydantic", "scipy.stats", "matplotlib.pyplot", "httpx", "starlette.applications",
 )  # fmt: skip
-OF_RAY = ("requests", "jsonschema", "psutil", "yaml", "google.protobuf.json_format", "google.protobuf.timestamp_pb2")
-LIGHTER = ("typer", "rich.console", "pydantic", "scipy.stats", "matplotlib.pyplot", "httpx", "starlette.applications")
 HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -54,7 +54,8 @@ def _signal(process: int, number: int) -> None:
 def end(code: int) -> NoReturn:
     """Ends this process by an exit code, or the signal of a negative one."""
     if code < 0:
-        signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
+        with contextlib.suppress(OSError):  # SIGKILL has no handler
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code % 256)
 
@@ -68,18 +69,21 @@ def serve(path: str) -> tuple[Any, Sequence[int]] | None:
     listener.listen(1000)
     print(flush=True)
     while True:
-        asking = {connection.fileno(): process for process, connection in running.values()}
+        asking = {connection.fileno(): end for end, (_, connection) in running.items()}
         ready, _, _ = select.select([0, listener.fileno(), *running, *asking], [], [])
         if 0 in ready:
             return None
         for number in ready:
             if number == listener.fileno():
                 connection, _ = listener.accept()
-                asked, files = _received(connection)
+                if not (received := _received(connection)):
+                    connection.close()
+                    continue
+                _, files = received
                 if not (process := os.fork()):
                     for one in (listener, connection, *(other for _, other in running.values())):
                         one.close()
-                    return asked, files
+                    return received
                 _tell(connection, process)
                 for file in files:
                     os.close(file)
@@ -89,15 +93,22 @@ def serve(path: str) -> tuple[Any, Sequence[int]] | None:
                 with connection:
                     _tell(connection, os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
                 os.close(number)
-            elif number in asking:
-                _signal(asking[number], signal.SIGKILL)
+            elif asking[number] in running:
+                signal.pidfd_send_signal(asking[number], signal.SIGKILL)
 
 
-def _received(connection: socket.socket) -> tuple[Any, list[int]]:
+def _received(connection: socket.socket) -> tuple[Any, list[int]] | None:
+    """Returns what was asked for, and the files that came with it; None where who asked has ended meanwhile."""
     text, files, _, _ = socket.recv_fds(connection, 2**20, 3)
-    while not text.endswith(b"\n"):
-        text += connection.recv(2**20)
-    return json.loads(text), files
+    more = text
+    while more and not text.endswith(b"\n"):
+        more = connection.recv(2**20)
+        text += more
+    if more:
+        return json.loads(text), files
+    for file in files:
+        os.close(file)
+    return None
 
 
 def _tell(connection: socket.socket, number: int) -> None:
@@ -120,7 +131,7 @@ def _prepared() -> list[str]:
     ours = [name for _, name, _ in pkgutil.walk_packages(sojourn.__path__, "sojourn.", onerror=str)]
     ours = [name for name in ours if not name.endswith((".inside", ".__main__"))]  # which run
     ours = [name for name in ours if not name.startswith("sojourn.backends.ray")]  # Ray reads variables when imported
-    for name in (*HEAVY, *OF_RAY, *LIGHTER, *ours):
+    for name in (*LIBRARIES, *ours):
         with contextlib.suppress(ImportError):
             __import__(name)
     gc.freeze()
@@ -177,6 +188,7 @@ def _end_at_once(work: Callable[[], None]) -> NoReturn:
     threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]  # waits for the other threads
     atexit._run_exitfuncs()
     sys.stdout.flush()
+    sys.stderr.flush()
     os._exit((code or 0) % 256)
 
 

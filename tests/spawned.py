@@ -1,4 +1,4 @@
-"""Runs our commands, and scripts of tests, in processes that `forks` forking.
+"""Runs our commands, and scripts of tests, in processes that `forking` forks.
 
 Tests of imports, threads, signals and encodings start an interpreter of their own.
 """
@@ -46,7 +46,7 @@ def resumed(path: Path, environment: Mapping[str, str] | None = None) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def script(path: Path, *words: str, environment: Mapping[str, str] | None = None) -> str:
+def script(path: Path, *words: str, environment: Mapping[str, str]) -> str:
     """Returns what a script prints; raises AssertionError where it fails."""
     done = _run(ROOT, str(path), *words, environment=environment)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -66,17 +66,21 @@ def _run(
     timeout: float = 200,
     forked: bool = True,
 ) -> subprocess.CompletedProcess[str]:
-    variables = variables_of(environment)
     command = [*(PYTHON if forked else [sys.executable]), *words]
+    variables = variables_of(environment) if forked else _environment(environment)
     return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=timeout)
 
 
 def variables_of(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Returns the variables of programs, which `PYTHON` needs: those of this process, where our packages are and where
-    processes are forked, and those of an environment."""
-    own = {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "worlds"))), "COLUMNS": "200"}
-    variables = {**os.environ, **own, **(environment or {})}
+    """Returns the variables that `PYTHON` needs: those of this process, where our packages are, those of an
+    environment, and where processes are forked that have them."""
+    variables = _environment(environment)
     return {**variables, forking.SOCKET: server_of(variables)}
+
+
+def _environment(more: Mapping[str, str] | None) -> dict[str, str]:
+    own = {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "worlds"))), "COLUMNS": "200"}
+    return {**os.environ, **own, **(more or {})}
 
 
 def server_of(variables: Mapping[str, str]) -> str:
@@ -90,8 +94,8 @@ def fork_children(patch: pytest.MonkeyPatch, folder: Path) -> None:
     python = folder / "python"
     python.write_text(f'#!/bin/sh\nexec {shlex.join(PYTHON)} "$@"\n')
     python.chmod(0o700)
-    for name, value in {**variables_of(), forking.EXECUTABLE: str(python)}.items():
-        patch.setenv(name, value)
+    patch.setenv(forking.SOCKET, server_of(os.environ))
+    patch.setenv(forking.EXECUTABLE, str(python))
     patch.setattr(sys, "executable", str(python))
 
 

@@ -9,7 +9,6 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from sampler_requests import processes_of, wait_for_their_end
@@ -22,7 +21,6 @@ from sojourn.config.registry import build
 from sojourn.errors import ConfigError, MissingExtraError
 from sojourn.models.spec import Model
 
-ROOT = Path(__file__).parents[3]
 ONE = Needs(what="samplers", count=1, cpus=1, gpus=0)
 RECIPE = """
 name = "scaled"
