@@ -23,6 +23,7 @@ from sojourn.gateway.bodies import Limits
 from sojourn.gateway.hosts import LOCAL
 from sojourn.gateway.known_texts import MasksOnce
 from sojourn.gateway.offering import Offering
+from sojourn.gateway.packets import Packets
 from sojourn.gateway.request_notes import READ_BODY, cut
 from sojourn.gateway.requests import RequestError
 from sojourn.gateway.server import Gateway
@@ -89,7 +90,13 @@ class Service:
         routes = [*self.more, *Offering(self.port_of, limits).routes()]
         app = Gateway(self.sessions, limits=limits, clean=without_keys()).app(self.hosts, routes)
         config = uvicorn.Config(
-            self.app_of(app), log_level="error", access_log=False, lifespan="off", ws="none", timeout_keep_alive=IDLE_S
+            self.app_of(app),
+            http=Packets,
+            log_level="error",
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            timeout_keep_alive=IDLE_S,
         )
         try:
             bound = socket.create_server((self.host, self.port))

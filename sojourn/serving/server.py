@@ -21,6 +21,7 @@ from starlette.routing import Route
 from sojourn.errors import ConfigError
 from sojourn.gateway.bodies import Limits
 from sojourn.gateway.hosts import LOCAL
+from sojourn.gateway.packets import Packets
 from sojourn.gateway.requests import Api, RequestError
 from sojourn.gateway.server import CHAT, Gateway
 from sojourn.gateway.service import QuietServer
@@ -144,7 +145,9 @@ class Server:
     async def run(self, bound: socket.socket, tell: Callable[[str], None]) -> None:
         """Serves until a signal asks it to end; then the running requests are finished. `tell` is given the lines that
         say how the server is used, when it is ready."""
-        config = uvicorn.Config(self.app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
+        config = uvicorn.Config(
+            self.app, http=Packets, log_level="warning", lifespan="off", ws="none", timeout_graceful_shutdown=1
+        )
         server = QuietServer(config)
         loop, end = asyncio.get_running_loop(), asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,0 +1,92 @@
+"""What the server writes in one turn of the event loop goes out at once; what comes later does not wait for more."""
+
+import asyncio
+
+import uvicorn
+from starlette.responses import PlainTextResponse, StreamingResponse
+from starlette.types import ASGIApp
+from uvicorn.server import ServerState
+
+from sojourn.gateway.packets import MOST_HELD, Joining, Packets
+
+REQUEST = b"GET / HTTP/1.1\r\nhost: here\r\n\r\n"
+
+
+class Written(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.packets: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.packets.append(bytes(data))
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+
+def connected(app: ASGIApp) -> tuple[Packets, Written]:
+    config = uvicorn.Config(app, http=Packets, lifespan="off", ws="none", log_level="error")
+    config.load()
+    transport = Written()
+    protocol = Packets(config=config, server_state=ServerState(), app_state={})
+    protocol.connection_made(transport)
+    return protocol, transport
+
+
+async def turns(number: int = 10) -> None:
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+async def test_a_reply_is_one_packet() -> None:
+    protocol, transport = connected(PlainTextResponse("a reply"))
+    for _ in range(2):  # the connection is kept
+        protocol.data_received(REQUEST)
+        await turns()
+    assert len(transport.packets) == 2
+    for packet in transport.packets:
+        head, _, body = packet.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert body == b"a reply"
+
+
+async def test_a_stream_does_not_wait_for_what_comes_later() -> None:
+    more = asyncio.Event()
+
+    async def parts():
+        await more.wait()
+        yield "first"
+        await asyncio.sleep(0)
+        yield "second"
+
+    protocol, transport = connected(StreamingResponse(parts()))
+    protocol.data_received(REQUEST)
+    await turns()
+    assert len(transport.packets) == 1
+    assert transport.packets[0].endswith(b"\r\n\r\n")  # the head alone
+    more.set()
+    await turns()
+    first, second = (next(n for n, packet in enumerate(transport.packets) if word in packet)
+                     for word in (b"first", b"second"))  # fmt: skip
+    assert 0 < first < second
+
+
+async def test_what_is_held_is_written_before_the_end_and_when_it_is_much() -> None:
+    transport = Written()
+    joining = Joining(transport, asyncio.get_running_loop())
+    joining.writelines([b"a", b"", b"b"])
+    assert transport.packets == []
+    joining.close()
+    assert (transport.packets, transport.closed) == ([b"ab"], True)
+    joining.write(b"x" * MOST_HELD)
+    assert len(transport.packets) == 1
+    joining.write(b"y")
+    assert transport.packets[1] == b"x" * MOST_HELD + b"y"
+    await turns()
+    assert len(transport.packets) == 2
