@@ -124,10 +124,10 @@ def filled(value: Any, data: dict[str, str]) -> Any:
     return data.get(value, value) if isinstance(value, str) else value
 
 
-def stage_of(name: str, groups: dict[str, Any], loss: str, estimator: str) -> dict[str, Any]:
+def stage_of(name: str, groups: dict[str, Any], loss: str, estimator: str, steps: int = 2) -> dict[str, Any]:
     losses = [{"name": loss, **BASES.get(loss, {})}]
     losses += [{"name": "value"}] if estimator == "gae" and loss != "value" else []
-    stage = {"name": name, "steps": 2, "groups": groups, "losses": losses, **ESTIMATORS[estimator]}
+    stage = {"name": name, "steps": steps, "groups": groups, "losses": losses, **ESTIMATORS[estimator]}
     parts = [build("estimator", stage["estimator"]).value, *(build("loss", table).value for table in losses)]
     needs = parts[0].needs.union(*(part.needs - OF_PASS for part in parts[1:])) - {"targets"}
     return stage | {"streams": [{"name": need, **STREAM_KEYS.get(need, {})} for need in sorted(needs)]}
@@ -174,7 +174,8 @@ def test_every_source_with_every_loss_trains_or_is_refused(source: str, data: di
         stages, refused = [], {}
         for loss in COMPONENTS["loss"]:
             for estimator in ("gae",) if critic else ("grpo", "constant"):
-                stage = stage_of(f"{loss}.{estimator}", groups, loss, estimator)
+                steps = 1 if stages else 2  # the second step of a source is the same for all losses
+                stage = stage_of(f"{loss}.{estimator}", groups, loss, estimator, steps)
                 why = refusal(recipe_of(stage, critic=critic))
                 if why:
                     refused[loss, estimator] = why
@@ -187,7 +188,7 @@ def test_every_source_with_every_loss_trains_or_is_refused(source: str, data: di
             lines = train_all(tmp_path / f"run-{critic}", recipe_of(*stages, critic=critic))
             assert set(lines) == {"collect", *(stage["name"] for stage in stages)}
             for stage in stages:
-                assert [line.step for line in lines[stage["name"]]] == [0, 1]
+                assert [line.step for line in lines[stage["name"]]] == list(range(stage["steps"]))
                 assert all(math.isfinite(line.values["loss"]) for line in lines[stage["name"]])
 
 
