@@ -51,7 +51,15 @@ def resolve_tables(tables: Tables) -> Resolved:
 def build_world(name: str, overrides: list[str] | None) -> Any:
     """Returns an environment by its registered name or 'module:Class', or the environment of a recipe."""
     threads.prepare()
-    return load(Path(name), overrides).recipe.env if Path(name).exists() else build_component("env", name, overrides)
+    return load(Path(name), overrides).recipe.env if is_file(name) else build_component("env", name, overrides)
+
+
+def is_file(name: str) -> bool:
+    """Returns whether a name is that of a recipe or a run folder, rather than of an environment."""
+    from sojourn.config.lookup import is_registered
+
+    path = Path(name)
+    return path.suffix == ".toml" or (path.exists() and not is_registered("env", name))
 
 
 def world_and_table(name: str, overrides: list[str] | None) -> tuple[Any, dict[str, Any]]:
@@ -60,7 +68,7 @@ def world_and_table(name: str, overrides: list[str] | None) -> tuple[Any, dict[s
     from sojourn.config.registry import build
 
     threads.prepare()
-    if Path(name).exists():
+    if is_file(name):
         for override in overrides or ():
             if not f"{override.partition('=')[0].strip()}.".startswith(("env.", "rollout.limits.")):
                 raise ConfigError(f"override '{override}': a match uses only [env] and [rollout.limits]: leave it out")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
-from sojourn.commands.arguments import Overrides, build_component, build_world, print_risks
+from sojourn.commands.arguments import Overrides, build_component, build_world, is_file, print_risks
 from sojourn.errors import ConfigError
 from sojourn.terminal.output import CleanConsole
 
@@ -84,7 +83,7 @@ def _kind_of(name: str) -> str:
         raise ConfigError(f"'{name}' is the name of several components: add --kind {' or --kind '.join(kinds)}")
     if ":" in name:
         return _kind_of_class(find("env", name))
-    if Path(name).exists():
+    if is_file(name):
         return "env"
     known = {name for kind in SUITES for name in names(kind)}
     raise ConfigError(f"unknown component '{name}': {nearest(name, known)} (or your own 'module:Class')")

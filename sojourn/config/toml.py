@@ -316,6 +316,12 @@ def _with_ancestors(path: Path) -> list[_File]:
     return files[::-1]
 
 
+def _beside(folder: Path) -> str:
+    """Returns what can be named instead of a file of this folder, as the end of a sentence."""
+    found = sorted(folder.glob("*.toml"))[:1]
+    return ": expected a recipe or a run folder" + "".join(f", such as {file}" for file in found)
+
+
 def _parent(value: Any, path: Path) -> Path:
     """Returns the file that a parent names: a path from the file's own folder, or "preset:name"."""
     where = f"{path}: {PARENT}"
@@ -334,7 +340,7 @@ def _load(path: Path) -> dict[str, Any]:
         tables = parsed(read_text(path, 4 * MAX_CHARACTERS, "utf-8-sig"))
         return upgraded(tables) if path.name == "config.toml" and (path.parent / VERSIONS).is_file() else tables
     except FileNotFoundError:
-        raise ConfigError(f"no config file at '{path}'") from None
+        raise ConfigError(f"no config file at '{path}'{_beside(path.parent)}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read '{path}': {error}") from None
     except TooLargeError as error:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sojourn.commands.arguments import world_and_table
+from sojourn.commands.arguments import build_world, world_and_table
 from sojourn.config import toml
 from sojourn.errors import ConfigError
 from sojourn.train.resolve import load, resolve
@@ -143,6 +143,9 @@ def test_what_cannot_be_used_is_refused_in_one_sentence(tmp_path, override, sent
 def test_missing_and_malformed_files(tmp_path):
     with pytest.raises(ConfigError, match="no config file at"):
         load(tmp_path / "absent.toml")
+    recipe = write(tmp_path, TOY)
+    with pytest.raises(ConfigError, match=rf"expected a recipe or a run folder, such as {recipe}$"):
+        load(tmp_path)
     with pytest.raises(ConfigError, match="is not valid TOML"):
         load(write(tmp_path, "name = "))
     with pytest.raises(ConfigError, match="extends itself"):
@@ -315,6 +318,16 @@ def test_a_match_refuses_overrides_that_it_does_not_use(tmp_path):
     assert world_and_table(str(path), ["env.rooms=4"])[0].rooms == 4
     with pytest.raises(ConfigError, match=r"override 'seed=3': a match uses only \[env\] and \[rollout.limits\]"):
         world_and_table(str(path), ["seed=3"])
+
+
+def test_a_name_is_that_of_a_file_or_of_an_environment(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "toy").mkdir()  # the folder of a recipe
+    assert build_world("toy", ["rooms=4"]).rooms == 4
+    write(tmp_path)
+    assert build_world("r.toml", ["env.rooms=3"]).rooms == 3
+    with pytest.raises(ConfigError, match=r"no config file at 'toy/absent.toml'"):
+        build_world("toy/absent.toml", [])
 
 
 def test_the_origin_of_every_value_of_a_stage_is_known(tmp_path):
