@@ -6,6 +6,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, distribution
 
 import made_gguf
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -209,6 +210,28 @@ def test_a_gguf_file_is_converted_once(cache, small, capfd):
     assert capfd.readouterr().err == ""  # no progress bars, no warnings
     made_gguf.write(small, seed=1)
     assert not loading.resolve(str(small)).ready  # other weights under the same name
+
+
+def test_while_a_gguf_file_is_converted_it_is_read_once_and_as_ever(cache, small, monkeypatch):
+    import gguf as library
+
+    slices, sliced = [], library.GGUFReader._get
+    monkeypatch.setattr(library.GGUFReader, "_get", lambda self, *a, **k: slices.append(a) or sliced(self, *a, **k))
+    plain, before = library.GGUFReader(small), len(slices)
+    slices.clear()
+    gguf.ensure("small", (small,))
+    assert len(slices) == before  # of one reader, though transformers makes three
+    with gguf._read_once():
+        reader = library.GGUFReader(str(small))
+        assert library.GGUFReader(str(small)) is reader
+    assert library.GGUFReader(str(small)) is not reader
+    assert list(reader.fields) == list(plain.fields)
+    for name, field in plain.fields.items():
+        assert (field.types, field.data) == (reader.fields[name].types, reader.fields[name].data)
+        assert [part.tolist() for part in field.parts] == [part.tolist() for part in reader.fields[name].parts]
+    for one, other in zip(plain.tensors, reader.tensors, strict=True):
+        assert one.name == other.name
+        assert np.array_equal(one.data, other.data)
 
 
 def test_what_a_dead_process_left_is_cleared(cache, small):

@@ -54,7 +54,7 @@ def failure() -> str:
 
 
 def _attempt(source: str, *defines: str) -> Attempt:
-    from sojourn.backends.torch.models.gguf import cache as cache_folder
+    from sojourn.backends.torch.models.gguf import cache_folder
 
     name = os.environ.get("CC", "cc")
     compiler = shutil.which(name)

@@ -15,9 +15,12 @@ import struct
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
+from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from sojourn.errors import MissingExtraError, ModelError
 from sojourn.files import open_regular
@@ -63,7 +66,7 @@ PACKAGES = {
 }
 
 
-def cache() -> Path:
+def cache_folder() -> Path:
     """Returns the folder of converted models and compiled kernels: $SOJOURN_CACHE, else ~/.cache/sojourn."""
     return Path(os.environ.get("SOJOURN_CACHE") or Path.home() / ".cache" / "sojourn").expanduser()
 
@@ -91,7 +94,7 @@ def _file(name: str, package: Package, owner: str, file: str) -> Path:
 
 def converted(name: str, files: tuple[Path, ...]) -> Path:
     """Returns the folder in the cache for the conversion of these files, whether or not they have been converted."""
-    return cache() / "models" / f"{name}-{digest_of_edges(files, f'{CONVERSION}')[:12]}"
+    return cache_folder() / "models" / f"{name}-{digest_of_edges(files, f'{CONVERSION}')[:12]}"
 
 
 def architecture(file: Path) -> str:
@@ -199,12 +202,32 @@ def _joined_file(files: tuple[Path, ...], folder: Path) -> Iterator[Path]:
     joined.unlink()
 
 
+@contextmanager
+def _read_once() -> Iterator[None]:
+    """Has the fields of a GGUF file read once in this context, in which transformers reads them for the config, the
+    weights and the tokenizer each, and finds the names of the weights anew for each module. There are up to a million
+    fields, so that they are sliced out of a plain array, which takes a third of the time of a `numpy.memmap`."""
+    import gguf
+
+    class Reader(gguf.GGUFReader):
+        def _get(self, *arguments: Any, **keywords: Any) -> Any:
+            self.data: Any = np.asarray(self.data)
+            return super()._get(*arguments, **keywords)
+
+    before = gguf.GGUFReader, gguf.get_tensor_name_map
+    gguf.GGUFReader, gguf.get_tensor_name_map = cache(Reader), cache(gguf.get_tensor_name_map)
+    try:
+        yield
+    finally:
+        gguf.GGUFReader, gguf.get_tensor_name_map = before
+
+
 def _save_converted(name: str, file: Path, target: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     try:
-        with redirect_stderr(io.StringIO()):  # a progress bar that cannot be turned off
+        with _read_once(), redirect_stderr(io.StringIO()):  # a progress bar that cannot be turned off
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 file.parent,
                 gguf_file=file.name,
@@ -214,10 +237,10 @@ def _save_converted(name: str, file: Path, target: Path) -> None:
                 trust_remote_code=False,
                 output_loading_info=True,
             )
-        model, report = loaded
-        tokenizer = AutoTokenizer.from_pretrained(
-            file.parent, gguf_file=file.name, local_files_only=True, trust_remote_code=False
-        )
+            model, report = loaded
+            tokenizer = AutoTokenizer.from_pretrained(
+                file.parent, gguf_file=file.name, local_files_only=True, trust_remote_code=False
+            )
     except Exception as error:  # tokenizers raises bare exceptions, and a broken file breaks its readers anywhere
         raise ModelError(
             f"model '{name}': {file} cannot be read as a causal language model ({_first_line(error)}): "
