@@ -146,7 +146,7 @@ class Server:
         """Serves until a signal asks it to end; then the running requests are finished. `tell` is given the lines that
         say how the server is used, when it is ready."""
         config = uvicorn.Config(
-            self.app, http=Packets, log_level="warning", lifespan="off", ws="none", timeout_graceful_shutdown=1
+            self.app, http=Packets, log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=1
         )
         server = QuietServer(config)
         loop, end = asyncio.get_running_loop(), asyncio.Event()

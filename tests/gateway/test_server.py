@@ -12,6 +12,7 @@ import pytest
 import uvicorn
 
 from sojourn.gateway.bodies import Limits
+from sojourn.gateway.packets import Packets
 from sojourn.gateway.server import Gateway
 from sojourn.gateway.sessions import Sessions
 from sojourn.types import Ending, ToolCall
@@ -118,7 +119,9 @@ async def test_a_failure_of_the_engine_is_a_status_and_stays_known():
 def serving(found):
     """Serves a gateway on a free port, in a thread."""
     bound = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(found.app(), log_level="error", timeout_graceful_shutdown=1))
+    server = uvicorn.Server(
+        uvicorn.Config(found.app(), http=Packets, log_level="error", ws="none", timeout_graceful_shutdown=1)
+    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
     thread.start()
     while not server.started:
