@@ -31,7 +31,7 @@ class Joining(asyncio.Transport):
         self._bytes = 0
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        if not data:
+        if not data or self._closed:
             return
         if not self._held:
             self._loop.call_soon(self._flush)

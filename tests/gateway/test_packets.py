@@ -133,13 +133,15 @@ async def test_a_client_that_never_ends_is_left(monkeypatch: pytest.MonkeyPatch)
 async def test_what_is_held_is_written_before_the_end_and_when_it_is_much() -> None:
     transport = Written()
     joining = Joining(transport, asyncio.get_running_loop())
-    joining.writelines([b"a", b"", b"b"])
-    assert transport.packets == []
-    joining.close()
-    assert (transport.packets, transport.closed) == ([b"ab"], True)
     joining.write(b"x" * MOST_HELD)
-    assert len(transport.packets) == 1
+    assert transport.packets == []
     joining.write(b"y")
-    assert transport.packets[1] == b"x" * MOST_HELD + b"y"
+    assert transport.packets == [b"x" * MOST_HELD + b"y"]
+    await turns()
+    joining.writelines([b"a", b"", b"b"])
+    assert len(transport.packets) == 1
+    joining.close()
+    assert (transport.packets[1:], transport.closed) == ([b"ab"], True)
+    joining.write(b"too late")
     await turns()
     assert len(transport.packets) == 2
