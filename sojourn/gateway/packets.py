@@ -4,7 +4,7 @@ ends connections so that a client still reads its reply where the server answere
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import h11
@@ -40,10 +40,6 @@ class Joining(asyncio.Transport):
         if self._bytes > MOST_HELD:
             self._flush()
 
-    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
-        for data in list_of_data:
-            self.write(data)
-
     def _flush(self) -> None:
         if self._held:
             held, self._held, self._bytes = self._held, [], 0
@@ -71,17 +67,11 @@ class Joining(asyncio.Transport):
         transport.resume_reading()
         self._loop.call_later(LINGER_S, transport.close)
 
-    def abort(self) -> None:
-        self._transport.abort()
-
     def is_closing(self) -> bool:
         return self._closed or self._transport.is_closing()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._transport.get_extra_info(name, default)
-
-    def is_reading(self) -> bool:
-        return self._transport.is_reading()
 
     def pause_reading(self) -> None:
         self._transport.pause_reading()
