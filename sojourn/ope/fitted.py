@@ -51,12 +51,13 @@ def fitted_values(episodes: Sequence[LoggedEpisode]) -> list[Values]:
     folds = np.array([tasks[episode.task] % FOLDS for episode in episodes])
     if len(tasks) == 1:
         folds = np.arange(len(episodes)) % FOLDS
-    turns, values = _turns(episodes), list[Values]()
+    turns, values = _turns(episodes), list[list[Values]]()
+    ends = np.cumsum([len(episode.rewards) for episode in episodes])[:-1]
     for fold in range(FOLDS):
         others = (folds != fold) if (folds != fold).any() else np.ones(len(folds))
-        values.append(_fit(turns, others[turns.owner].astype(np.float64)).values(turns.features))
-    ends = np.cumsum([len(episode.rewards) for episode in episodes])[:-1]
-    return [np.split(values[fold], ends)[number] for number, fold in enumerate(folds)]
+        model = _fit(turns, others[turns.owner].astype(np.float64))
+        values.append(np.split(model.values(turns.features), ends))
+    return [values[fold][number] for number, fold in enumerate(folds)]
 
 
 def resampled_means(episodes: Sequence[LoggedEpisode], counts: Values) -> Values:
