@@ -196,6 +196,6 @@ PROGRAMS = {
     "posix_spawn": "import os\npid = os.posix_spawn('/bin/true', ['true'], {})\nos.waitpid(pid, 0)\nprint(b'hi')",
     "a file in memory": "import mmap\nwith open('/task/m', 'wb+') as f:\n    f.write(b'ho')\n    f.flush()\n    m = mmap.mmap(f.fileno(), 0)\n"
     "    m[1:2] = b'i'\n    m[0:1] = b'h'\n    print(m[:])",
-    "an alarm": "import signal\nsaid = []\nsignal.signal(14, lambda *a: said.append(b'hi'))\nsignal.setitimer(signal.ITIMER_REAL, 0.05)\n"
+    "an alarm": "import signal\nsaid = []\nsignal.signal(14, lambda *a: said.append(b'hi'))\nsignal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)\n"
     "signal.pause()\nprint(said[0])",
 }
