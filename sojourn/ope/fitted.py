@@ -47,8 +47,8 @@ def fitted_values(episodes: Sequence[LoggedEpisode]) -> list[Values]:
     (arXiv:2512.23805, of which the abstract was read). An episode's values are by a model that was fitted on the
     episodes of other tasks.
     """
-    tasks = {task: number for number, task in enumerate(sorted({episode.task for episode in episodes}))}
-    folds = np.array([tasks[episode.task] % FOLDS for episode in episodes])
+    tasks, owner = np.unique([episode.task for episode in episodes], return_inverse=True)
+    folds = owner % FOLDS
     if len(tasks) == 1:
         folds = np.arange(len(episodes)) % FOLDS
     turns, values = _turns(episodes), list[list[Values]]()

@@ -91,8 +91,8 @@ def predict(episodes: Sequence[LoggedEpisode], values: Sequence[Values] | None =
     resample, but not what a linear model cannot express.
     """
     fitted = fitted_values(episodes) if values is None else values
-    rng, tasks = np.random.default_rng(0), sorted({episode.task for episode in episodes})
-    owner = np.array([tasks.index(episode.task) for episode in episodes])
+    rng = np.random.default_rng(0)
+    tasks, owner = np.unique([episode.task for episode in episodes], return_inverse=True)
     of_tasks = rng.multinomial(len(tasks), np.full(len(tasks), 1 / len(tasks)), size=RESAMPLES)
     drawn = of_tasks[:, owner].astype(np.float64)
     once = np.ones((1, len(episodes)))
