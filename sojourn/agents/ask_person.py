@@ -14,7 +14,7 @@ from sojourn.call_text import action_text
 from sojourn.config.fields import TEXT, Kind, Range, Text
 from sojourn.errors import ActionError, ConfigError, NoActionError
 from sojourn.models.asked_person import PERSON, Patience
-from sojourn.models.asking import EpisodeModels
+from sojourn.models.asking import EpisodeModels, TooLongError
 from sojourn.protocols import Agent, AgentContext
 from sojourn.types import Message, Observation, Role
 
@@ -169,15 +169,18 @@ class AskPersonSeat(ToldSeat):
         if config.person:
             new, messages = 0, _for_model(self.conversation)
         self.known = len(self.conversation)
-        answer = await self.models.ask(
-            config.person or PERSON,
-            messages,
-            max_tokens=config.max_tokens if config.person else 0,
-            temperature=config.temperature,
-            seed=(self.seed + SEED_STRIDE * self.asked) % 2**63,
-            purpose=f"{self.name}, question {self.asked}",
-            new=new,
-        )
+        try:
+            answer = await self.models.ask(
+                config.person or PERSON,
+                messages,
+                max_tokens=config.max_tokens if config.person else 0,
+                temperature=config.temperature,
+                seed=(self.seed + SEED_STRIDE * self.asked) % 2**63,
+                purpose=f"{self.name}, question {self.asked}",
+                new=new,
+            )
+        except TooLongError as error:
+            raise ActionError("The conversation is too long to be read by whom you ask: go on without.") from error
         self.add_reward(-config.cost, {QUESTIONS: 1.0, **({"unanswered": 1.0} if answer.unanswered else {})})
         assert self.seen is not None, "the world shows something first"
         text = answer.text.rpartition("</think>")[2].strip()

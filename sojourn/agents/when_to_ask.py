@@ -11,6 +11,7 @@ from sojourn.agents.told import ToldSeat, require_base
 from sojourn.call_text import action_text
 from sojourn.config.fields import NONBLANK, Kind, Range
 from sojourn.errors import ActionError, ConfigError
+from sojourn.models.asking import TooLongError
 from sojourn.protocols import Agent, AgentContext
 from sojourn.types import Message, Observation, Role
 
@@ -25,7 +26,8 @@ class WhenToAsk:
     conversation in text, answers with at most `max_tokens` tokens at `temperature`, and what it was asked is recorded
     with the episode. The policy is told at the end of its system message that it may ask, and with its next observation
     what was done. Where the world lists choices, `word` is one more of them. What is trained is what the policy
-    sampled: `word`. In the info of such a turn `asked` is 1.
+    sampled: `word`. In the info of such a turn `asked` is 1. Where the conversation is too long for the model, asking
+    is refused as an impossible action is, and costs nothing.
 
     Of the paper the abstract and accounts were read. There the mediator is a policy of its own, the model gives a plan
     of several steps, which another policy carries out, and asking in vain is what costs most; here the model gives one
@@ -78,8 +80,12 @@ class WhenToAskSeat(ToldSeat):
         self.conversation.observe(observation)
         action = await super().act(observation, state)
         if not action.calls and action.text.strip() == self.config.word:
+            try:
+                advised = await self.conversation.ask(f"{self.name}, question {self.conversation.asked + 1}")
+            except TooLongError as error:
+                raise ActionError("The conversation is too long for the stronger model: act yourself.") from error
             self.add_reward(-self.config.cost, {"asked": 1.0})
-            action = (await self.conversation.ask(f"{self.name}, question {self.conversation.asked + 1}")).message
+            action = advised.message
             self.report = f"The stronger model did: {action.text}"
         self.conversation.act(action_text(action))
         return action

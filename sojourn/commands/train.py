@@ -110,6 +110,8 @@ async def train_in(resolved: Resolved, folder: RunFolder, resume: bool, progress
     """Trains in a run folder, and draws the curve; without `progress`, it prints nothing."""
     from sojourn.display import Display
     from sojourn.errors import MissingExtraError, RecordError, cause
+    from sojourn.models.answers import has_answers
+    from sojourn.models.questions import Questions
     from sojourn.plot import curve
     from sojourn.record.episodes.index import has_records
     from sojourn.record.run_status import FAILURE
@@ -128,8 +130,9 @@ async def train_in(resolved: Resolved, folder: RunFolder, resume: bool, progress
         with Display(recipe.name, console=console) as display:
             await run_to_end(recipe, folder, display, resume=resume)
     except BaseException as error:
-        if not resume and not folder.evaluations() and not has_records(folder.path / "tokens"):
-            folder.discard()  # it failed before anything was measured: nothing half-written stays behind
+        answered = has_answers(folder.path) or any(Questions(folder.path).counts())
+        if not (resume or answered or folder.evaluations() or has_records(folder.path / "tokens")):
+            folder.discard()  # it failed before anything was measured or answered: nothing half-written stays behind
         elif isinstance(error, Exception):
             with contextlib.suppress(RecordError):  # what stopped the run is what is to be told
                 folder.write_json(FAILURE, {"cause": cause(error)})

@@ -52,6 +52,7 @@ class AnswerStore:
     writes: bool = True
     awaited: set[asyncio.Task[Any]] = field(default_factory=set["asyncio.Task[Any]"])  # that will add an answer
     _opened: sqlite3.Connection | None = None
+    _spent: dict[str, Spent] = field(default_factory=dict[str, Spent])  # by model, once somebody has asked
 
     def keep_in(self, folder: Path) -> None:
         """Keeps answers in a run folder from now on, where those of the run until now are."""
@@ -76,11 +77,17 @@ class AnswerStore:
                 self._database.execute(f"INSERT OR REPLACE INTO answers VALUES ({marks})", (key, *answer))
         except sqlite3.Error as error:
             raise RecordError(f"an answer cannot be written ({error}): free disk space, then resume the run") from error
+        if (before := self._spent.get(answer.model)) is not None:
+            tokens = answer.prompt_tokens + answer.sampled_tokens
+            self._spent[answer.model] = Spent(before.tokens + tokens, before.cost + answer.cost)
 
     def spent(self, model: str) -> Spent:
         """Returns what a model's answers have taken, those of the run before it was resumed included."""
-        columns = "COALESCE(SUM(prompt_tokens + sampled_tokens), 0), COALESCE(SUM(cost), 0.0)"
-        return Spent(*self._database.execute(f"SELECT {columns} FROM answers WHERE model = ?", (model,)).fetchone())
+        if model not in self._spent:  # reading all answers takes a while, where there are many
+            columns = "COALESCE(SUM(prompt_tokens + sampled_tokens), 0), COALESCE(SUM(cost), 0.0)"
+            found = self._database.execute(f"SELECT {columns} FROM answers WHERE model = ?", (model,)).fetchone()
+            self._spent[model] = Spent(*found)
+        return self._spent[model]
 
     async def finish(self) -> None:
         """Waits for the answers that are under way, which cost whether anybody reads them or not, for `ENDING_S` at
@@ -94,6 +101,7 @@ class AnswerStore:
         if self._opened is not None:
             self._opened.close()
         self._opened = None
+        self._spent.clear()
 
 
 def earlier_answers(run: str) -> AnswerStore:
@@ -103,6 +111,14 @@ def earlier_answers(run: str) -> AnswerStore:
             f"answers = '{run}': there is no {FILE} in it: expected the folder of a run that asked models"
         )
     return AnswerStore(Path(run), writes=False)
+
+
+def has_answers(run: Path) -> bool:
+    """Says whether a run folder holds answers, which were paid for."""
+    if not (run / FILE).is_file():
+        return False
+    with closing(_open_file(run / FILE, False)) as database:
+        return database.execute("SELECT 1 FROM answers LIMIT 1").fetchone() is not None
 
 
 def blank(run: Path, askers: Iterable[str]) -> None:

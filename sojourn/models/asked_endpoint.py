@@ -27,8 +27,9 @@ BYTES_A_TOKEN = 3  # of a text whose tokens a server does not count; most tokeni
 class EndpointModel:
     """The model `models.NAME` behind a server of chat completions.
 
-    An answer is known by the model's name at its server, the messages and the parameters: it is asked for once in a run
-    folder, also where two ask at the same time. `ConfigError` stops the run once the budget is spent; requests that are
+    An answer is known by both of the model's names, that of `[models]` and that at its server, the messages and the
+    parameters: it is asked for once in a run folder, also where two ask at the same time, and where the first no longer
+    waits. `ConfigError` stops the run once the budget is spent; requests that are
     under way then still end, so that a budget may be exceeded by what `concurrency` answers take. Where the server does
     not count tokens, one is counted for every three bytes of text.
     """
@@ -40,6 +41,7 @@ class EndpointModel:
     _earlier: AnswerStore | None = field(init=False)  # of another run
     _free: asyncio.Semaphore = field(init=False)
     _locks: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))  # by key
+    _requests: dict[str, asyncio.Task[Answer]] = field(default_factory=dict[str, "asyncio.Task[Answer]"])  # by key
 
     def __post_init__(self) -> None:
         self.endpoint = endpoint_of(self.name, self.served)
@@ -51,16 +53,20 @@ class EndpointModel:
     ) -> Answer:
         texts = [{"role": str(message.role), "content": message.text} for message in messages]
         options = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
-        content = json.dumps([self.served.model, texts, options], sort_keys=True)
+        content = json.dumps([self.name, self.served.model, texts, options], sort_keys=True)
         key = hashlib.sha256(content.encode(errors="backslashreplace")).hexdigest()
         async with self._locks[key]:  # whoever asks the same meanwhile waits for this answer
             try:
+                if (under_way := self._requests.get(key)) is not None:  # of one who no longer waits for it
+                    await asyncio.wait({under_way})
                 if (known := self._known(key)) is not None:
                     cost = known.cost if known.asker == asker else 0.0
                     return Answer(known.text, known.prompt_tokens, known.sampled_tokens, known.seconds, True, cost)
                 async with self._free:
                     self._require_budget()
                     request = asyncio.create_task(self._asked(key, asker, texts, options))
+                    self._requests[key] = request
+                    request.add_done_callback(lambda _: self._requests.pop(key))
                     self.answers.awaited.add(request)
                     request.add_done_callback(self.answers.awaited.discard)
                     return await asyncio.shield(request)  # also who no longer waits for the answer has to pay for it
@@ -91,11 +97,15 @@ class EndpointModel:
         it."""
         content = completion.message.get("content")
         text = content if isinstance(content, str) else ""
+        text = text.encode(errors="replace").decode()  # half a character, as of an emoji that max_tokens cut, is none
         secret = os.environ.get(self.served.key, "").strip() if self.served.key else ""
         return text.replace(secret, MASK) if secret else text
 
     def _require_budget(self) -> None:
-        served, spent = self.served, self.answers.spent(self.name)
+        served = self.served
+        if not (served.token_budget or served.cost_budget):
+            return
+        spent = self.answers.spent(self.name)
         for key, budget, taken in (
             ("token_budget", served.token_budget, spent.tokens),
             ("cost_budget", served.cost_budget, spent.cost),

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from sojourn.config.toml import refuse_secret
 from sojourn.errors import ConfigError, InfrastructureError
+from sojourn.models.asking import TooLongError
 from sojourn.secrets import filled
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ T = TypeVar("T")
 MAX_ATTEMPTS = 3
 FIRST_WAIT_S, MAX_WAIT_S = 0.5, 8.0  # before the second attempt; it doubles from one attempt to the next
 TRANSIENT = frozenset({408, 409, 429})  # statuses after which another attempt may succeed, beside those from 500 on
+# what OpenAI and those who follow it, vLLM, llama.cpp and Anthropic say of messages that exceed a model's context
+TOO_LONG = r"context_length_exceeded|maximum context length|exceeds? the (available )?context|prompt is too long"
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)  # of an answer of another form
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})  # addresses of this machine, which a proxy cannot reach
 _jitter = random.Random()  # a generator of its own: the global one may be seeded by a run
@@ -56,11 +59,13 @@ class Request(NamedTuple, Generic[T]):
 
 
 class Failure(NamedTuple):
-    """Says why an attempt failed, whether another one may succeed, and how long the server asks to wait before it."""
+    """Says why an attempt failed, whether another one may succeed, how long the server asks to wait before it, and
+    whether what was asked is longer than the model's context."""
 
     reason: str
     transient: bool
     retry_after_s: float | None = None
+    too_long: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,8 @@ class Endpoint:
     async def complete(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Completion:
         """Returns the model's reply, at temperature 0 unless `options` say otherwise; these go into the request.
 
-        Raises `InfrastructureError` with one sentence where there is no reply. The sentence holds no key.
+        Raises `InfrastructureError` with one sentence where there is no reply, and `TooLongError` where the server says
+        that the messages exceed the model's context. The sentence holds no key.
         """
         body = {"messages": list(messages), "temperature": 0, **options}
         return await self.post(f"{self.base_url.rstrip('/')}/chat/completions", body, _completion, "chat completion")
@@ -138,7 +144,8 @@ class Endpoint:
             if not result.transient or attempt == MAX_ATTEMPTS or late:
                 asked = f" and asks to wait {pause_s:g} s" if late and result.retry_after_s is not None else ""
                 tries = f" (attempt {attempt})" if attempt > 1 else ""
-                raise InfrastructureError(f"{self._described}{tries} {result.reason}{asked}")
+                kind = TooLongError if result.too_long else InfrastructureError
+                raise kind(f"{self._described}{tries} {result.reason}{asked}")
             await asyncio.sleep(pause_s)
             wait_s, attempt = min(2 * wait_s, MAX_WAIT_S), attempt + 1
         return result
@@ -169,7 +176,8 @@ class Endpoint:
         elif status == 404:
             remedy = f': check the address and the model "{self.model}"'
         reason = f"answered {status}, {_cause(response)!r}{remedy}"
-        return Failure(reason, status in TRANSIENT or status >= 500, _retry_after_s(response.headers))
+        too_long = status in (400, 413) and re.search(TOO_LONG, response.text, re.IGNORECASE) is not None
+        return Failure(reason, status in TRANSIENT or status >= 500, _retry_after_s(response.headers), too_long)
 
 
 def endpoint_of(name: str, served: ServedModel) -> Endpoint:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -95,7 +94,7 @@ def _value(key: str, rule: Rule, value: Any) -> Any:
         if value not in rule:
             raise UnreadableError(f"'{key}' is {value!r:.60}, not one of {', '.join(rule)}")
         return value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise UnreadableError(f"'{key}' is {value!r:.60}, not a number")
     if not rule.low <= value <= rule.high:
         raise UnreadableError(f"'{key}' is {value!r:.60}, not from {rule.low:g} to {rule.high:g}")
@@ -109,7 +108,9 @@ def _last_object(answer: str) -> dict[str, Any]:
     while text.endswith("}") and start >= 0:
         try:
             found = json.loads(text[start:], object_pairs_hook=_without_doubles)
-        except (json.JSONDecodeError, RecursionError):
+        except UnreadableError:
+            raise
+        except (ValueError, RecursionError):  # no JSON, or a number of more digits than Python reads
             start = text.rfind("{", 0, start)
             continue
         return found

@@ -20,7 +20,7 @@ from sojourn.cli import app
 from sojourn.config import toml
 from sojourn.config.registry import build
 from sojourn.errors import ActionError, ConfigError
-from sojourn.models.asking import Answer, AskedModels
+from sojourn.models.asking import Answer, AskedModels, TooLongError
 from sojourn.protocols import AgentContext
 from sojourn.record import metrics
 from sojourn.record.episodes.step_file import Record
@@ -76,6 +76,24 @@ async def test_what_it_asks_for_is_performed_and_what_it_sampled_is_kept():
         ("agent, question 2", 1),
     ]
     assert models.metrics()["asked_cost"] == 1.0
+
+
+async def test_asking_is_refused_where_the_conversation_is_too_long_for_the_model():
+    """It is the policy's doing, and its episode is trained on."""
+    seat, sampler, sage, _ = sit(cost=0.25)
+
+    async def unread(messages, **params):
+        raise TooLongError("the model 'sage' cannot be asked")
+
+    sage.ask = unread
+    observation = shown("A door.", "Play.")
+    with pytest.raises(ActionError, match="too long for the stronger model") as refused:
+        await seat.act(observation)
+    observation = seat.refuse(refused.value, observation)
+    sampler.text = "look"
+    assert (await seat.act(observation)).text == "look"
+    assert "too long for the stronger model" in sampler.prompts[1]
+    assert [turn.reward for turn in seat.finish(Ending.DONE).turns] == [0.0, 0.0]
 
 
 async def test_what_it_does_itself_costs_nothing_and_is_part_of_the_conversation():

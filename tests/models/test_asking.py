@@ -15,7 +15,7 @@ from judge_server import reply
 from sojourn.errors import ConfigError, InfrastructureError, RecordError
 from sojourn.models.answers import FILE, AnswerStore
 from sojourn.models.asked_endpoint import EndpointModel
-from sojourn.models.asking import Answer, AskedModels
+from sojourn.models.asking import Answer, AskedModels, TooLongError
 from sojourn.models.spec import ServedModel
 from sojourn.types import Message, Role
 from tests.envs.loopback import Raw, answered
@@ -209,7 +209,7 @@ async def test_what_a_conversation_asks_is_recorded_in_order_with_what_is_new():
 
 
 async def test_an_answer_that_nobody_waits_for_any_more_is_kept():
-    """As when a run stops: it is paid for, and not asked for again."""
+    """As when a run stops: it is paid for, and not asked for again, also while it is under way."""
     asked_for, go_on = threading.Event(), threading.Event()
 
     def slowly(path, body):
@@ -219,12 +219,51 @@ async def test_an_answer_that_nobody_waits_for_any_more_is_kept():
 
     store = AnswerStore()
     with answered(slowly) as (url, requests):
-        asking = asyncio.create_task(model(url, store).ask(QUESTION, **ASK))
+        made = model(url, store)
+        asking = asyncio.create_task(made.ask(QUESTION, **ASK))
         await asyncio.to_thread(asked_for.wait)
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
+        again = asyncio.create_task(made.ask(QUESTION, **ASK))
+        await asyncio.sleep(0.1)
         go_on.set()
         await store.finish()
-        answer = await model(url, store).ask(QUESTION, **ASK)
-    assert (answer.text, answer.cached, len(requests)) == ("Because.", True, 1)
+        for answer in (await again, await model(url, store).ask(QUESTION, **ASK)):
+            assert (answer.text, answer.cached) == ("Because.", True)
+    assert len(requests) == 1
+
+
+async def test_models_of_the_same_name_at_two_servers_answer_for_themselves():
+    """Many servers call whatever they serve "default"."""
+    store = AnswerStore()
+    with (
+        answered(lambda path, body: reply("I am A.")) as (a, _),
+        answered(lambda path, body: reply("I am B.")) as (b, _),
+    ):
+        made = [
+            EndpointModel(name, ServedModel(base_url=url, model="default"), store) for name, url in (("a", a), ("b", b))
+        ]
+        assert [(await one.ask(QUESTION, **ASK)).text for one in made] == ["I am A.", "I am B."]
+
+
+async def test_half_a_character_in_an_answer_is_none():
+    """A server that cuts an emoji at `max_tokens` may send a lone surrogate, which no file can hold."""
+    body = json.dumps({"choices": [{"message": {"role": "assistant", "content": "Good \ud83d"}}]})
+    with answered(lambda path, asked: Raw(200, body)) as (url, _):
+        made = model(url)
+        assert [(await made.ask(QUESTION, **ASK)).text for _ in range(2)] == ["Good ?"] * 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"message": "Too many tokens.", "code": "context_length_exceeded"},
+        {"message": "This model's maximum context length is 2048 tokens.", "type": "BadRequestError"},
+        {"message": "the request exceeds the available context size", "type": "exceed_context_size_error"},
+    ],
+)
+async def test_a_server_that_cannot_read_so_much_is_told_from_one_that_fails(error):
+    said = Raw(400, json.dumps({"error": error}))
+    with answered(lambda path, body: said) as (url, _), pytest.raises(TooLongError, match=r"referee.*answered 400"):
+        await model(url).ask(QUESTION, **ASK)
