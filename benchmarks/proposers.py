@@ -55,9 +55,9 @@ def proposing(reward: Mapping[str, Any] | None = None) -> dict[str, Any]:
     }
 
 
-def by_another(variant: Mapping[str, Any], *, learns: bool = True, entropy: float = 0.02) -> dict[str, Any]:
+def by_another(variant: Mapping[str, Any], *, learns: bool = True) -> dict[str, Any]:
     """Returns a variant in which another model proposes."""
-    own = {"estimator": {"name": "grpo"}, "losses": [{"name": "ppo"}, {"name": "entropy", "coef": entropy}]}
+    own = {"estimator": {"name": "grpo"}, "losses": [{"name": "ppo"}, {"name": "entropy", "coef": 0.02}]}
     return {
         **variant,
         "models": {"maker": {"name": "tiny:layers=2,hidden=128", "dtype": "fp32"}},
@@ -80,7 +80,6 @@ VARIANTS: dict[str, dict[str, Any]] = {  # what each has instead of the recipe's
     "proposer": by_another(proposing()),
     "proposer_middle": by_another(proposing({"reward": "middle"})),
     "proposer_varied": by_another(proposing({"reward": "middle", "repeated": 1.0})),
-    "proposer_entropy": by_another(proposing({"reward": "middle"}), entropy=0.3),
     "proposer_random": by_another(proposing(), learns=False),
 }
 

@@ -110,16 +110,17 @@ class SnapshotPool:
                     result.points += points
 
     def _points_of(self, episode: Episode) -> list[tuple[int, float]]:
-        """Returns the policy's points against each snapshot that an episode was played with; none where it failed."""
+        """Returns the policy's points against each snapshot that an episode was played with; none where it failed.
+        Who has the greater mean reward by the world over its seats has won."""
         if episode.error is not None:
             return []
-        returns: dict[str, float] = {}
+        rewards = defaultdict[str, list[float]](list)
         for one in episode.trajectories:
-            returns[one.model] = returns.get(one.model, 0.0) + one.reward
-        if POLICY not in returns:
+            rewards[one.model].append(one.reward)
+        means = {model: round(float(np.mean(found)), 9) for model, found in rewards.items()}  # equal ones stay equal
+        if POLICY not in means:
             return []
-        mine = returns[POLICY]
-        theirs = {self._step_of(model): value for model, value in returns.items()}
+        mine, theirs = means[POLICY], {self._step_of(model): mean for model, mean in means.items()}
         return [(step, (float(mine > v) + float(mine >= v)) / 2) for step, v in theirs.items() if step is not None]
 
     def _step_of(self, model: str) -> int | None:
@@ -153,6 +154,9 @@ class SnapshotPool:
             await self._close(step)
             for found in self.results.values():
                 found.pop(step, None)
+        newest = max(self.results, default=0)
+        for done in [done for done, found in self.results.items() if not found and done < newest]:
+            del self.results[done]
 
     def prune(self, known: int) -> None:
         """Removes the files of snapshots that a run has no use for which is resumed where `known` steps were certain

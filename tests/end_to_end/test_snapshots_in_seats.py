@@ -223,9 +223,9 @@ def pool(**config: object) -> SnapshotPool:
     return made
 
 
-def played(mine: float, theirs: float, step: int, model: str = "past", error: str | None = None) -> Group:
+def played(mine: float, *theirs: float, step: int, model: str = "past", error: str | None = None) -> Group:
     task = Task("toy", {}, 0, "train")
-    seats = [("policy", mine), (f"{model}@{step}", theirs)]
+    seats = [("policy", mine), *((f"{model}@{step}", reward) for reward in theirs)]
     trajectories = tuple(
         Trajectory(str(n), (), "done", unacted_reward=reward, model=name)  # type: ignore[arg-type]
         for n, (name, reward) in enumerate(seats)
@@ -246,8 +246,10 @@ def test_snapshots_are_chosen_by_what_was_known():
     assert shares(pool(choose="latest"), 20) == {"past@20": 1.0}
     for choose in ("pfsp_hard", "pfsp_variance"):
         made = pool(choose=choose)
-        made.observe(12, [*[played(1, -1, 0)] * 7, *[played(0, 0, 10)] * 2, played(1, 0, 10, error="down")])
-        made.observe(15, [played(-1, 1, 10), played(1, 0, 10, model="rival")])
+        made.observe(
+            12, [*[played(1, -1, step=0)] * 7, *[played(0, 0, step=10)] * 2, played(1, 0, step=10, error="down")]
+        )
+        made.observe(15, [played(-1, 1, step=10), played(1, 0, step=10, model="rival")])
         assert Results(7, 7.0).win_rate == 8 / 9
         early = {"past@0": 0.5, "past@10": 0.5}
         assert shares(made, 11) == early
@@ -260,6 +262,29 @@ def test_snapshots_are_chosen_by_what_was_known():
     assert made.points(13) is None
     with pytest.raises(AssertionError, match="no snapshot of past was open by step -1"):
         made.choose(-1, 0.5)
+
+
+def test_a_snapshot_in_several_seats_has_what_these_got_in_the_mean():
+    made = pool()
+    for step, theirs in enumerate([(0.1, 0.1, 0.1), (1, -1, 0.6), (0, 0, 0.2)]):
+        made.observe(step, [played(0.1, *theirs, step=0)])
+    assert [made.points(step) for step in range(3)] == [0.5, 0.0, 1.0]
+
+
+async def test_results_against_snapshots_that_no_play_meets_any_more_are_forgotten():
+    made = pool(keep=1)
+    for step in range(30):
+        made.observe(step, [played(1, 0, step=0)] if step < 25 else [])
+    made.observe(30, [played(1, 0, step=0)])
+
+    class Closed:
+        async def close(self) -> None:
+            pass
+
+    made.players.update({made.model(step): Closed() for step in (0, 10, 20)})  # type: ignore[misc]
+    await made.release(20)
+    assert list(made.state()) == ["30"]
+    assert made.points(30) is None
 
 
 def test_what_a_group_knows_follows_from_its_slot():
