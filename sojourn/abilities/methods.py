@@ -127,7 +127,8 @@ class ReadsTaskData(Ability, Protocol):
 
 @runtime_checkable
 class NamesSeats(Ability, Protocol):
-    """A reward that treats some seats of the world in their own way, by their names; a run refuses unknown ones."""
+    """A reward or an estimator that treats some seats in their own way, by their names, an estimator also agents that
+    the run's agent calls; a run refuses unknown ones."""
 
     @property
     def named_seats(self) -> frozenset[str]: ...

@@ -47,17 +47,24 @@ async def check_groups(
     for stage in recipe.stages:
         if isinstance(stage.groups, Checks):
             await stage.groups.check(_context_of(recipe, stage, plays, renderer))
-        for ability in sorted(env_needs(stage.estimator)):
-            if without := await plays.lacking(ability):
-                raise ConfigError(
-                    f"stage '{stage.name}': {type(stage.estimator).__name__} needs environments with {ability}(), "
-                    f"which {without} does not have: define it, or choose another estimator"
-                )
-        for part in (*stage.streams, *with_bases([recipe.reward])):
-            _check_task_data(recipe, stage.name, part)
-        for stream in stage.streams:
-            _check_labels(recipe, stage.name, stream)
+        for reward in with_bases([recipe.reward]):
+            _check_task_data(recipe, stage.name, reward)
+        for own in stage.of_models().values():
+            await _check_learning(recipe, own, plays)
     return await check_first_turns(recipe, renderer, max_context, plays.family)
+
+
+async def _check_learning(recipe: Recipe, stage: Stage, plays: PlayAbilities) -> None:
+    """Refuses a stage, as it is for one of the models that learn in it, that needs more than the world has."""
+    for ability in sorted(env_needs(stage.estimator)):
+        if without := await plays.lacking(ability):
+            raise ConfigError(
+                f"stage '{stage.name}': {type(stage.estimator).__name__} needs environments with {ability}(), "
+                f"which {without} does not have: define it, or choose another estimator"
+            )
+    for stream in stage.streams:
+        _check_task_data(recipe, stage.name, stream)
+        _check_labels(recipe, stage.name, stream)
 
 
 def _check_task_data(recipe: Recipe, stage: str, part: object) -> None:

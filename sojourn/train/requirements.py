@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from itertools import pairwise
 
 from sojourn.abilities import (
@@ -32,6 +32,7 @@ from sojourn.abilities import (
     parts_of,
     provided,
     reads_critic,
+    sub_agent_models,
     valid_for,
     value_models,
 )
@@ -132,14 +133,22 @@ def _check_stage(
 
 
 def _check_named_seats(recipe: Recipe) -> None:
-    """Refuses a reward for a seat that no world has."""
+    """Refuses a reward for a seat that no world has, and an estimator for one that is no called agent's either."""
     known = {seat for world in worlds_of(recipe.env) for seat in seats_of_world(world)}
     for reward in with_bases([recipe.reward]):
-        for seat in sorted(reward.named_seats - known) if isinstance(reward, NamesSeats) else ():
-            raise ConfigError(
-                f"reward: {type(reward).__name__} is for the seat '{seat}', but the world has the seats "
-                f"{', '.join(sorted(known))}: name one of them"
-            )
+        _require_seats("reward", reward, known)
+    for stage in recipe.stages:
+        for own in stage.of_models().values() if stage.trains else ():
+            for estimator in with_bases([own.estimator]):
+                _require_seats(f"stage '{own.name}'", estimator, known | sub_agent_models(recipe.agent).keys())
+
+
+def _require_seats(where: str, component: object, known: Set[str]) -> None:
+    for seat in sorted(component.named_seats - known) if isinstance(component, NamesSeats) else ():
+        raise ConfigError(
+            f"{where}: {type(component).__name__} is for the seat '{seat}', but those who act are "
+            f"{', '.join(sorted(known))}: name one of them"
+        )
 
 
 def _check_words(recipe: Recipe) -> None:

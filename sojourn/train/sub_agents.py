@@ -30,7 +30,8 @@ WHOLE = (
 
 
 def check_sub_agents(recipe: Recipe) -> None:
-    """Refuses sub-agents with the name of a seat, and sources whose plays would lose the turns of sub-agents."""
+    """Refuses sub-agents with the name of a seat or beside a second one, and sources whose plays would lose the turns
+    of sub-agents."""
     names = sub_agent_models(recipe.agent)
     if not names:
         return
@@ -39,6 +40,12 @@ def check_sub_agents(recipe: Recipe) -> None:
             raise ConfigError(
                 f"agent: it has '{taken[0]}' act for it, but the world has a seat of this name, with whose "
                 "trajectories its own would be compared: rename it"
+            )
+        if len(seats) > 1:
+            raise ConfigError(
+                f"agent: {type(recipe.agent).__name__} has others act for it, but the world has the seats "
+                f"{', '.join(sorted(seats))}, and what acts for one would be compared with what acts for another: "
+                "choose a world of one seat, such as one that plays the opponent itself, or another agent"
             )
     for stage in recipe.stages:
         for own in stage.of_models().values() if stage.learners else ():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from sojourn.config import toml
 from sojourn.errors import ConfigError
 from sojourn.record import checkpoint, metrics
 from sojourn.record.episodes.store import EpisodeStore
+from sojourn.train.group_checks import check_groups
 from sojourn.train.resolve import resolve
 from sojourn.types import Group
 from sojourn.view.server import application
@@ -247,6 +249,15 @@ def test_what_cannot_learn_is_refused(words, tmp_path):
     with pytest.raises(ConfigError) as caught:
         resolve(toml.read(tmp_path / "recipe.toml", REFUSED[words]))
     assert words in str(caught.value)
+
+
+def test_what_a_learner_needs_of_the_world_is_asked_of_it(tmp_path, monkeypatch):
+    """Where no state is known, all turns would count as one state."""
+    monkeypatch.setattr("sojourn.sources.play_abilities.play_abilities", lambda env: frozenset())
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    change = ["stages.0.learners.rival.estimator={name='gigpo'}"]
+    with pytest.raises(ConfigError, match=r"learner rival': GiGPO needs environments with state_key\(\)"):
+        asyncio.run(check_groups(resolve(toml.read(tmp_path / "recipe.toml", change)).recipe))
 
 
 def test_a_stream_that_only_one_of_them_reads_is_not_known_of_the_other(tmp_path):

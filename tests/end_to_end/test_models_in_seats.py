@@ -192,9 +192,7 @@ def test_what_cannot_sit_is_refused(words, tmp_path):
 
 
 CHANGED = {
-    "OfSeat is for the seat 'nobody', but the world has the seats column, row": [
-        "reward={name='of_seat', seat='nobody'}"
-    ],
+    "OfSeat is for the seat 'nobody', but those who act are column, row": ["reward={name='of_seat', seat='nobody'}"],
     "but a play has the one seat 'agent'": ["env.opponent=tit_for_tat"],
     "minibatches = 7, but a step has 6 trajectories": ["stages.0.minibatches=7"],
 }

@@ -157,6 +157,13 @@ def test_calls_are_shown_in_the_order_of_play(run):
         ("stages.0.groups.branching={name='uniform'}", "groups.branching forks plays of Delegating"),
         ("stages.0.groups={name='spliced'}", "Splices changes or repeats plays of Delegating"),
         ("agent.sub_agents={agent={instruction='x', tasks=['y'], model='small'}}", "the world has a seat of this name"),
+        (
+            "env={name='colorgrid', opponent='self'}; stages.0.estimator.main_agent='leader'",
+            "has others act for it, but the world has the seats",
+        ),
+        ("stages.0.estimator.main_agent='captain'", "MGRPO is for the seat 'captain', but those who act are agent, t"),
+        ("stages.0.estimator={name='cosearch', caller='captain'}", "CoSearch is for the seat 'captain'"),
+        ("stages.0.estimator={name='foresight', planner='captain'}", "Foresight is for the seat 'captain'"),
         ("stages.0.estimator={name='by_origin', base={name='mgrpo'}}", "inside of ByOrigin it has those of one"),
     ],
 )

@@ -62,6 +62,10 @@ class CoSearch(GroupEstimator):
     min_group_size = 1
 
     @property
+    def named_seats(self) -> frozenset[str]:
+        return frozenset({self.caller} if self.caller else ())
+
+    @property
     def reads_all_models(self) -> bool:
         return bool(self.caller)
 

@@ -39,6 +39,10 @@ class Foresight(GroupEstimator):
     env_needs = frozenset({"state_key"})
     unverified = "the paper's abstract and reviews were read, not its reward nor its weights"
 
+    @property
+    def named_seats(self) -> frozenset[str]:
+        return frozenset({self.planner, self.executor})
+
     def _credit(self, group: Group, scores: Sequence[Score]) -> list[Credit]:
         states = [turn.state for trajectory in group.trajectories for turn in trajectory.turns]
         labels: list[Hashable] = list(zip(seats_of_turns(group), states, strict=True))

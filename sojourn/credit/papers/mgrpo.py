@@ -32,6 +32,10 @@ class MGRPO(GroupEstimator):
     epsilon: Annotated[float, Range(0)] = 1e-6
 
     @property
+    def named_seats(self) -> frozenset[str]:
+        return frozenset({self.main_agent})
+
+    @property
     def reads_all_models(self) -> bool:
         return self.main_coef != 0
 
