@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sojourn.abilities import ActsByProgram, sub_agent_models
+from sojourn.abilities import ActsByProgram, AsksPeople, asked_for_text, sub_agent_models, with_base_agents
 from sojourn.errors import ConfigError
 from sojourn.files import read_text
 from sojourn.protocols import AgentContext, EnvFamily
@@ -98,6 +98,13 @@ class CheckpointOperator:
             raise ConfigError(
                 f"--operator {self.run}: its agent {type(recipe.agent).__name__} calls other agents, of which a match "
                 "would record nothing: evaluate the run instead (sojourn eval), or name another operator"
+            )
+        if asking := [
+            one for one in with_base_agents(recipe.agent) if asked_for_text(one) or isinstance(one, AsksPeople)
+        ]:
+            raise ConfigError(
+                f"--operator {self.run}: its agent {type(asking[0]).__name__} asks others, whom a match does not have: "
+                "evaluate the run instead (sojourn eval), or name another operator"
             )
         weights = find_weights(self.run, self.weights_name)
         self.step = weights.checkpoint.step if weights.checkpoint is not None else 0

@@ -59,8 +59,9 @@ class Standing(NamedTuple):
 
 @dataclass
 class League:
-    """Plays each task once for each two operators and each seat: one of them has that seat, the other one all others.
-    Who has the higher return wins; several seats of one operator have the mean of theirs."""
+    """Plays each task once for each two operators and each seat: one of them has that seat, the other one all others;
+    of three seats or more, also the other way round, as it is not the same to be alone. Who has the higher return wins;
+    several seats of one operator have the mean of theirs."""
 
     family: EnvFamily
     operators: Sequence[Operator]
@@ -81,8 +82,13 @@ class League:
 
     def games(self, tasks: Sequence[Task]) -> int:
         """Returns how many games are played."""
-        pairs = len(self.operators) * (len(self.operators) - 1) // 2
-        return pairs * sum(len(seats_of(self.family, task)) for task in tasks)
+        return sum(len(self._seatings(task)) for task in tasks)
+
+    def _seatings(self, task: Task) -> list[tuple[int, int, str]]:
+        """Returns who has which seat against whom, by the numbers of both."""
+        seats = seats_of(self.family, task)
+        pairs = itertools.combinations if len(seats) == 2 else itertools.permutations
+        return [(first, second, seat) for first, second in pairs(range(len(self.operators)), 2) for seat in seats]
 
     async def play(self, tasks: Sequence[Task], on_game: Callable[[Game], None] = lambda game: None) -> list[Game]:
         """Returns all games. A failure ends its own game alone."""
@@ -98,8 +104,7 @@ class League:
             running = [
                 group.create_task(played(number, first, second, seat))
                 for number, task in enumerate(tasks)
-                for first, second in itertools.combinations(range(len(self.operators)), 2)
-                for seat in seats_of(self.family, task)
+                for first, second, seat in self._seatings(task)
             ]
         return [game.result() for game in running]
 

@@ -6,11 +6,13 @@ import asyncio
 import io
 import json
 import math
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 from rich.console import Console
 from trained_run import train
 
@@ -97,11 +99,14 @@ def test_a_failure_ends_its_own_game_and_is_no_loss() -> None:
 
 
 def test_more_than_two_seats_are_one_against_the_mean_of_the_others() -> None:
+    """Each is alone as often as the other, so that what it is worth to be alone makes nobody stronger."""
     sale = Auction(opponent="self", choices=True)
-    operators = [RandomOperator("one"), RandomOperator("two")]
-    games = asyncio.run(League(sale, operators, Limits(turns=64)).play(sale.tasks("test")[:1]))
-    assert [game.seat for game in games] == ["bidder1", "bidder2", "bidder3"]
+    made = League(sale, [RandomOperator("one"), RandomOperator("two")], Limits(turns=64))
+    games = asyncio.run(made.play(sale.tasks("test")[:1]))
+    seats = ("bidder1", "bidder2", "bidder3")
+    assert [game[1:4] for game in games] == [(*pair, seat) for pair in ((0, 1), (1, 0)) for seat in seats]
     assert all(game.points is not None for game in games)
+    assert made.games(sale.tasks("test")[:1]) == 6
 
 
 async def played(*operators: str, family: Any = PD, **options: Any) -> tuple[list[Any], str]:
@@ -144,6 +149,22 @@ def test_the_checkpoints_of_a_run_meet_each_other(tmp_path: Path) -> None:
     assert {"random", "run@before", "run@rl"} <= names
     assert (tmp_path / "curve.png").stat().st_size > 10_000
     assert all(one.failed == 0 for one in found), shown
+
+
+@pytest.mark.parametrize(
+    ("agent", "words"),
+    [
+        ({"name": "when_to_ask", "model": "sage"}, "WhenToAsk asks others, whom a match does not have"),
+        ({"name": "ask_person"}, "AskPerson asks others"),
+        ({"name": "delegating", "sub_agents": {"scout": {"instruction": "Look."}}}, "Delegating calls other agents"),
+    ],
+)
+async def test_a_run_whose_agent_has_or_asks_others_plays_no_league(agent, words, tmp_path: Path) -> None:
+    models = {"sage": {"name": "tiny:layers=1,hidden=64"}} if "model" in agent else {}
+    lacks = {"agent": agent, "models": models}
+    (tmp_path / "config.toml").write_text(tomli_w.dumps({**tomllib.loads(RECIPE), **lacks}))
+    with pytest.raises(ConfigError, match=words):
+        await played(str(tmp_path), "random")
 
 
 @pytest.mark.parametrize(
