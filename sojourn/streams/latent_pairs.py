@@ -15,7 +15,7 @@ from sojourn.config.fields import Range
 from sojourn.protocols import PerTurn, StepContext
 from sojourn.streams.abstract_game import AbstractGame, Choice, Place
 from sojourn.streams.latent_strategies import strategies
-from sojourn.types import Episode, Group, Score, Trajectory, Turn
+from sojourn.types import Episode, Group, Message, Role, Score, Trajectory, Turn
 
 
 class Said(NamedTuple):
@@ -44,12 +44,12 @@ class LatentPairs:
 
     What was said in all turns of the same number of the same seat is divided into `strategies` clusters, the latent
     strategies, so that the recorded plays of a step become a game of few actions (`sojourn/streams/abstract_game.py`):
-    a seat knows what it was shown and did itself, in which the words of others stand for their strategies; each group
-    is one deal. There `iterations` of counterfactual regret minimisation find how much better or worse than its policy
-    each strategy is. In each information set, the turn of the best strategy is paired with that of the worst, the
-    second with the second worst, and so on, as long as their advantages differ by more than `margin`; `max_pairs`
-    bounds the pairs of an information set (0: all). The loss is `dpo`, whose model then plays the next step: one
-    iteration of LSPO a step, or a stage.
+    a seat knows what it was shown and did itself, in which words that were said, where they are a line or follow a
+    colon to its end ("ann: I saw it"), stand for their strategies; each group is one deal. There `iterations` of
+    counterfactual regret minimisation find how much better or worse than its policy each strategy is. In each
+    information set, the turn of the best strategy is paired with that of the worst, the second with the second worst,
+    and so on, as long as their advantages differ by more than `margin`; `max_pairs` bounds the pairs of an information
+    set (0: all). The loss is `dpo`, whose model then plays the next step: one iteration of LSPO a step, or a stage.
 
     It differs from the paper, in which a network learns the regrets by new plays (deep CFR), texts are embedded by a
     model, and several answers to one prompt are sampled to be compared: here the plays of the step are all that is
@@ -145,18 +145,41 @@ def _labels(groups: Sequence[Group], count: int) -> dict[tuple[str, int], dict[s
 
 def _choices(said: Sequence[Said], of_turn: Mapping[tuple[str, int], Mapping[str, int]]) -> list[Choice]:
     """Returns the turns of an episode in the abstract."""
-    known, spoken, found = defaultdict[str, tuple[Any, ...]](tuple), dict[str, str](), list[Choice]()
+    known, spoken, found = defaultdict[str, tuple[Any, ...]](tuple), _Spoken(), list[Choice]()
     for one in said:
-        shown = "\n".join(message.text for message in one.turn.observed)
-        for text in sorted(spoken, key=len, reverse=True):  # a text that holds another one is replaced first
-            shown = re.sub(rf"(?<!\w){re.escape(text)}(?!\w)", spoken[text], shown)
         strategy = of_turn[one.seat, one.number][one.text]
-        known[one.seat] = (*known[one.seat], shown)
+        known[one.seat] = (*known[one.seat], "\n".join(map(spoken.abstract, one.turn.observed)))
         found.append(Choice(one.seat, known[one.seat], strategy))
         known[one.seat] = (*known[one.seat], strategy)
-        if one.text.strip():
-            spoken[one.text.strip()] = f"<{one.seat} {one.number}: {strategy}>"
+        spoken.add(one, strategy)
     return found
+
+
+class _Spoken:
+    """What was said so far, and how what a seat is shown of it is told by its strategies alone."""
+
+    def __init__(self) -> None:
+        self.markers = defaultdict[str, dict[str, str]](dict)  # by text and seat
+
+    def add(self, said: Said, strategy: int) -> None:
+        if text := said.text.strip():
+            self.markers[text].pop(said.seat, None)  # the newest comes last
+            self.markers[text][said.seat] = f"<{said.seat} {said.number}: {strategy}>"
+
+    def abstract(self, message: Message) -> str:
+        """Returns a message's text with words that were said replaced, where they are a line or all that follows a
+        colon in it: a name that somebody said in secret is also in the rules, and in what others say."""
+        if not self.markers or message.role is Role.SYSTEM:
+            return message.text
+        longest_first = "|".join(map(re.escape, sorted(self.markers, key=len, reverse=True)))
+        heard = rf"^(?P<before>(?:[^\n]*?:[ \t]*)??)(?P<quote>[\"']?)(?P<text>{longest_first})(?P=quote)$"
+        return re.sub(heard, self._marked, message.text, flags=re.MULTILINE)
+
+    def _marked(self, heard: re.Match[str]) -> str:
+        """Returns a line with its words replaced: of several who said them, it is whom the line names, or the last."""
+        of_seats = self.markers[heard["text"]]
+        named = [seat for seat in of_seats if re.search(rf"(?<!\w){re.escape(seat)}(?!\w)", heard["before"])]
+        return heard["before"] + of_seats[named[0] if named else [*of_seats][-1]]
 
 
 def _trained(group: Group, scores: Sequence[Score]) -> dict[int, tuple[int, float]]:

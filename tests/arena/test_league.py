@@ -155,8 +155,7 @@ def test_the_checkpoints_of_a_run_meet_each_other(tmp_path: Path) -> None:
     ("agent", "words"),
     [
         ({"name": "when_to_ask", "model": "sage"}, "WhenToAsk asks others, whom a match does not have"),
-        ({"name": "ask_person"}, "AskPerson asks others"),
-        ({"name": "delegating", "sub_agents": {"scout": {"instruction": "Look."}}}, "Delegating calls other agents"),
+        ({"name": "ask_person", "unanswered": "Nobody is there."}, "AskPerson asks others"),
     ],
 )
 async def test_a_run_whose_agent_has_or_asks_others_plays_no_league(agent, words, tmp_path: Path) -> None:

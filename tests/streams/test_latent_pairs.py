@@ -12,7 +12,7 @@ import pytest
 from cases import line, of_episodes, paid
 
 from sojourn.streams.abstract_game import AbstractGame, Choice, Place
-from sojourn.streams.latent_pairs import LatentPairs
+from sojourn.streams.latent_pairs import LatentPairs, _choices, _said
 from sojourn.streams.latent_strategies import strategies
 from sojourn.streams.trainer_passes import TrainerPasses
 from sojourn.types import Trajectory
@@ -124,6 +124,37 @@ def test_the_turn_of_the_better_strategy_is_preferred():
     assert not LatentPairs(strategies=2, margin=9.0).pairs([group], [scores])
     limited = LatentPairs(strategies=2, margin=0.0, max_pairs=1).pairs([group], [scores])
     assert [better.trajectory for better, _ in limited if better.trajectory % 2 == 0] == [0]
+
+
+def information(*turns: tuple[str, str, str]) -> list[tuple[Any, ...]]:
+    """Returns what each of the turns of a play knew, which are a seat, what it was shown and what it said."""
+    trajectories = [_moved(line(said, observed=[shown], agent=seat), n) for n, (seat, shown, said) in enumerate(turns)]
+    [group] = [of_episodes([trajectories])]
+    said = _said(group.episodes[0])
+    return [one.known for one in _choices(said, {(one.seat, one.number): {one.text: 0} for one in said})]
+
+
+def test_what_was_said_in_secret_is_not_found_in_rules_and_names():
+    found = information(
+        ("seer", "Whom do you look at?", "bob"),
+        ("ann", "You are ann, among ann, bob and cid. To name bob, say bob.", "I am good"),
+        ("cid", "ann: I am good\nWhom do you accuse, bob or ann?", "bob"),
+        ("bob", "ann: I am good\ncid: bob", "No"),
+    )
+    assert [known[-1] for known in found] == [
+        "Whom do you look at?",
+        "You are ann, among ann, bob and cid. To name bob, say bob.",
+        "ann: <ann 0: 0>\nWhom do you accuse, bob or ann?",
+        "ann: <ann 0: 0>\ncid: <cid 0: 0>",
+    ]
+
+
+def test_what_two_say_is_told_by_the_strategies_of_each():
+    """Also where both say the same, or one what is a part of the other's words."""
+    for first, second in (("yes", "yes"), ("yes", "Well: yes"), ("1", "0")):
+        shown = f"Round 1.\nPlayer A says: {first}\nPlayer B says: '{second}'"
+        found = information(("A", "Speak.", first), ("B", "Speak.", second), ("C", shown, "no"))
+        assert found[2][-1] == "Round 1.\nPlayer A says: <A 0: 0>\nPlayer B says: <B 0: 0>"
 
 
 async def test_a_turn_has_the_number_of_its_pair():
