@@ -10,9 +10,9 @@ for both). The main agent has no instruction to delegate: it learns whether to.
 
 All sample as many tokens: a variant trains until its own and its sub-agents' tokens reach `--tokens`, calls and
 results included, so that one with calls plays fewer episodes. What is measured is the mean reward of the tasks of the
-test split at the end, 1 where all dials are turned rightly; chance is 1/4. In `sub_agents` the main agent gets what its
-calls earn (`rewards = "both"`), so that its reward is that of the whole episode. Learning rates are equal, and not
-tuned to any variant.
+test split at the end, 1 where all dials are turned rightly; chance is 1/4. `curve` has the mean reward in training by
+tenths of the tokens. In `sub_agents` the main agent gets what its calls earn (`rewards = "both"`), so that its reward
+is that of the whole episode. Learning rates are equal, and not tuned to any variant.
 
 Trainings go on where they were killed; what is finished stays in `--folder`.
 """
@@ -38,7 +38,7 @@ from sojourn.train.resolve import resolve
 
 RECIPE = HERE / "sub_agents.toml"
 SEEDS = range(5)
-TOKENS = 1_500_000
+TOKENS = 600_000
 CHOOSES = {"name": "plain", "choices": True}
 WORKER = {
     "instruction": "Open this lock.",
@@ -85,12 +85,15 @@ def measured(job: Job, folder: Path) -> dict[str, Any]:
         episodes = [episode for group in store.groups("evaluation-rl") for episode in group.episodes]
     totals = [episode.trajectories[0].reward for episode in episodes]
     lines = [line.values for line in metrics.read(run / "metrics.jsonl")]
+    spent = np.cumsum([values["sampled_tokens"] for values in lines])
+    parts = [np.flatnonzero((spent > a * job.tokens) & (spent <= (a + 0.1) * job.tokens)) for a in np.arange(10) / 10]
     found = {
         "reward": round(float(np.mean(totals)), 4),
         "success": round(float(np.mean([episode.trajectories[0].success for episode in episodes])), 4),
         "calls": round(float(np.mean([len(episode.trajectories) - 1 for episode in episodes])), 3),
         "steps": len(lines),
-        "tokens": round(sum(values["sampled_tokens"] for values in lines)),
+        "tokens": round(float(spent[-1])),
+        "curve": [round(float(np.mean([lines[n]["reward"] for n in part])), 3) for part in parts if len(part)],
     }
     print(f"{job.variant}, seed {job.seed}: {found}", file=sys.stderr, flush=True)
     return found

@@ -122,6 +122,7 @@ from sojourn.abilities.sources import (
     Lags,
     Mixes,
     NamesOrigins,
+    PlaysEarly,
     Recalls,
     Sized,
     SplitsByOrigin,
@@ -131,6 +132,7 @@ from sojourn.abilities.sources import (
     max_lag,
     origin_of,
     parts_of,
+    play_lag,
 )
 from sojourn.abilities.sub_agents import (
     MOVE,
@@ -274,6 +276,7 @@ __all__ = [
     "PartState",
     "PlacesModels",
     "PlacesWorlds",
+    "PlaysEarly",
     "PlaysElsewhere",
     "Proposes",
     "ProposesByActing",
@@ -323,6 +326,7 @@ __all__ = [
     "origin_of",
     "parts_of",
     "play_abilities",
+    "play_lag",
     "provided",
     "queue_of",
     "reads_all_models",

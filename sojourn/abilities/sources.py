@@ -115,6 +115,15 @@ class Lags(Ability, Protocol):
     def max_lag(self) -> int: ...
 
 
+@runtime_checkable
+class PlaysEarly(Ability, Protocol):
+    """A group source whose live plays may begin up to `play_lag` steps early, though its groups may be older, as some
+    that are recorded take the place of others."""
+
+    @property
+    def play_lag(self) -> int: ...
+
+
 def group_size(source: object) -> int | None:
     """Returns how many episodes each group of a source has; None where that differs."""
     return source.size if isinstance(source, Sized) and not (isinstance(source, Branches) and source.forks) else None
@@ -123,6 +132,11 @@ def group_size(source: object) -> int | None:
 def max_lag(source: object) -> int:
     """Returns the `max_lag` of a source; 0 where it has none."""
     return source.max_lag if isinstance(source, Lags) else 0
+
+
+def play_lag(source: object) -> int:
+    """Returns how many steps early the live plays of a source may begin; 0 where there are none."""
+    return source.play_lag if isinstance(source, PlaysEarly) else max_lag(source)
 
 
 StageT = TypeVar("StageT", contravariant=True)  # what is said of a stage: `StageContext` of `sources/context.py`

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
-from sojourn.abilities import Mixes, applied, valid_for
+from sojourn.abilities import Mixes, applied, origin_of, parts_of, valid_for
 from sojourn.errors import ActionError, ConfigError, InfrastructureError, failure_and_place
 from sojourn.protocols import Agent, Curriculum, EnvFamily, Estimator, Loss, Renderer, SourceConfig
 from sojourn.record.episodes.store import EpisodeStore
@@ -77,6 +77,22 @@ def require_one_seat(
     if seats is not None:
         raise ConfigError(
             f"stage '{stage.name}': {source} {does}, but the world has the seats {', '.join(seats)}: {remedy}"
+        )
+
+
+def require_policy_plays(stage: StageContext, source: str, kind: type) -> None:
+    """Raises `ConfigError` where a `source` that goes on from what the policy played finds nothing in the stage, as
+    that plays in another way, such as with an expert's help; and where two of its `kind` would choose the same."""
+    played = [origin_of(part) for part in parts_of(stage.groups) if part.live]
+    if "policy" not in played:
+        raise ConfigError(
+            f"stage '{stage.name}': {source} goes on from what the policy played by itself, but the groups of this "
+            f"stage are of {' and '.join(played)}: play them by slots, or leave it out"
+        )
+    if sum(isinstance(part, kind) for part in parts_of(stage.groups)) > 1:
+        raise ConfigError(
+            f"stage '{stage.name}': two parts of groups are {source}, which would choose the same of what was played: "
+            "keep one of them, and give it more width"
         )
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import numpy as np
 
 from sojourn.abilities import parts_of
 from sojourn.config.fields import NONBLANK, Range
 from sojourn.errors import ConfigError
-from sojourn.record.episodes.group import GroupRecord, group_of
+from sojourn.record.episodes.group import GroupRecord
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.stage_rounds import rounds_of
 from sojourn.seeds import seed_of
 from sojourn.sources.context import SourceContext, StageContext, require_imitation
+from sojourn.sources.recorded import PlayedGroup, played_groups, read_played
 from sojourn.types import Group, IntArray
 
 
@@ -60,22 +61,15 @@ class Earlier:
         return EarlierGroups(self, context, stage)
 
 
-class Place(NamedTuple):
-    """Says where a group is recorded: as number `place` of a step."""
-
-    stage: str
-    step: int
-    place: int
-
-
 @dataclass
 class EarlierGroups:
-    """The places of the groups in the run's records, from which they are read when they are taken."""
+    """The places of the groups in the run's records, from which they are read when they are taken. A group
+    that a filter parted is whole again."""
 
     config: Earlier
     context: SourceContext
     stage: str
-    places: list[Place] = field(init=False)
+    places: list[PlayedGroup] = field(init=False)
 
     def __post_init__(self) -> None:
         store = self.context.episodes
@@ -88,20 +82,20 @@ class EarlierGroups:
                 "or weights that succeed sometimes, such as those after a stage of cloning"
             )
 
-    def _places(self, store: EpisodeStore, stage: str) -> list[Place]:
+    def _places(self, store: EpisodeStore, stage: str) -> list[PlayedGroup]:
         rows = [row for row in store.query(stage=stage) if row.error is None]
-        return list(
-            dict.fromkeys(
-                Place(stage, row.step, row.place) for row in rows if row.success or not self.config.success_only
-            )
-        )
+        won = {(row.step, row.place) for row in rows if row.success or not self.config.success_only}
+        return [one for one in played_groups(rows) if any((one.step, place) in won for place in one.places)]
 
     async def take(self, step: int) -> list[Group]:
         count = len(self.places)
         width = min(self.config.width, count)
         taken = range(step * width, (step + 1) * width)
         orders = {epoch: self._order(epoch) for epoch in {number // count for number in taken}}
-        records = [self._read(self.places[orders[number // count][number % count]]) for number in taken]
+        places = [self.places[orders[number // count][number % count]] for number in taken]
+        records = [
+            self._required(*pair) for pair in zip(places, read_played(self.context.episodes, places), strict=True)
+        ]
         for record in records:
             self.context.rewards.remember(record.group, record.scores)
         return [record.group for record in records]
@@ -111,14 +105,12 @@ class EarlierGroups:
         seed = seed_of(self.context.runner.seed, self.stage, "earlier", epoch)
         return np.random.default_rng(seed).permutation(len(self.places))
 
-    def _read(self, place: Place) -> GroupRecord:
-        store = self.context.episodes
-        rows = [row for row in store.query(stage=place.stage, step=place.step) if row.place == place.place]
-        record = group_of(list(store.read_each(rows)))
+    def _required(self, place: PlayedGroup, record: GroupRecord | None) -> GroupRecord:
         if record is None:
             raise ConfigError(
-                f"stage '{place.stage}', step {place.step}: the group {place.place} cannot be read from {store.path} "
-                "any more: a stage that trains on earlier ones needs the records of its run"
+                f"stage '{place.stage}', step {place.step}: the group {place.places[0]} cannot be read from "
+                f"{self.context.episodes.path} any more: a stage that trains on earlier ones needs the records of its "
+                "run"
             )
         return replace(record, group=replace(record.group, origin=self.config.origin))
 

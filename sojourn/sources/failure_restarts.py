@@ -14,12 +14,24 @@ from sojourn.config.fields import Range
 from sojourn.errors import ConfigError
 from sojourn.protocols import Env
 from sojourn.seeds import seed_of
-from sojourn.sources.context import SourceContext, StageContext
-from sojourn.sources.recorded import YOUNGEST, entries_of, entries_state, number_in_group, recorded_group
+from sojourn.sources.context import SourceContext, StageContext, require_policy_plays
+from sojourn.sources.recorded import (
+    YOUNGEST,
+    entries_of,
+    entries_state,
+    label_number,
+    number_in_group,
+    recorded_group,
+)
 from sojourn.sources.segments import PrefixSampler, segment
 from sojourn.types import Episode, Group, Score
 
-ENTRY = np.dtype([("step", "i4"), ("slot", "i4"), ("task", "u8"), ("number", "i4"), ("turn", "i4"), ("uses", "i4")])
+ENTRY = np.dtype(
+    [
+        ("step", "i4"), ("slot", "i4"), ("task", "u8"), ("number", "i4"), ("turn", "i4"), ("uses", "i4"),
+        ("label", "u4"),
+    ]
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +68,7 @@ class FailureRestarts:
                 "groups: mix it with live ones, such as groups = {name = 'mixed', parts = [{name = 'slots'}, {name = "
                 "'failure_restarts'}]}"
             )
+        require_policy_plays(stage, "failure_restarts", FailureRestarts)
 
     def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> FailureRestartGroups:
         return FailureRestartGroups(self, context, stage)
@@ -101,20 +114,21 @@ class FailureRestartGroups:
     def restore(self, state: Mapping[str, Any]) -> None:
         self.entries = entries_of(state, ENTRY)
 
-    def _failure(self, group: Group) -> tuple[int, int, int, int, int] | None:
+    def _failure(self, group: Group) -> tuple[int, int, int, int, int, int] | None:
         """Returns where the group's first failure is that has turns enough, and the turn to go on from."""
         for episode in group.episodes if group.origin == "policy" else ():
             [trajectory] = episode.trajectories if len(episode.trajectories) == 1 else [None]
             if episode.error is not None or trajectory is None or trajectory.success:
                 continue
             if (turn := len(trajectory.turns) - self.config.turns_before) > 0:
-                return group.slot, int(group.task.id, 16), number_in_group(episode.id), turn, 0
+                number, label = number_in_group(episode.id), label_number(episode.id)
+                return group.slot, int(group.task.id, 16), number, turn, 0, label
         return None
 
     async def _play(self, step: int, number: int, entry: Any) -> Group:
         runner, samplers = self.context.runner, dict[str, PrefixSampler]()
-        slot, task = int(entry["slot"]), f"{int(entry['task']):016x}"
-        record = recorded_group(self.context.episodes, self.stage, int(entry["step"]), slot, task)
+        slot = int(entry["slot"])
+        record = recorded_group(self.context.episodes, self.stage, int(entry["step"]), entry)
         [failed] = [e for e in record.group.episodes if number_in_group(e.id) == entry["number"]]
 
         def sampler_for(env: Env, label: str) -> PrefixSampler:

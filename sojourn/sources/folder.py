@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from sojourn.errors import ConfigError
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.seeds import seed_of
 from sojourn.sources.context import SourceContext, StageContext, misread, require_imitation, unsampled
+from sojourn.sources.recorded import played_groups, read_played
 from sojourn.types import Group
 
 
@@ -63,7 +65,8 @@ class Folder:
     def read(self) -> list[Group]:
         """Returns the groups that can be used. Raises `ConfigError` where there are none."""
         with EpisodeStore(self.path) as store:
-            groups = [replace(g, origin=Folder.origin) for g in store.groups(self.stage) if g.trajectories]
+            records = read_played(store, played_groups(store.query(stage=self.stage)))
+            groups = [self._foreign(one.group) for one in records if one is not None and one.group.trajectories]
             stages = sorted({count.stage for count in store.steps()})
         if self.success_only:
             groups = [g for g in groups if any(t.success for t in g.trajectories)]
@@ -72,6 +75,26 @@ class Folder:
                 f"groups.stage = '{self.stage}': '{self.path}' has no usable groups of it; it holds {', '.join(stages)}"
             )
         return groups
+
+    def _foreign(self, group: Group) -> Group:
+        return replace(with_foreign_ids(group, self.path), origin=self.origin)
+
+
+def with_foreign_ids(group: Group, source: str) -> Group:
+    """Returns a group of another run, whose episodes have ids by which those of this run, or of a further one, cannot
+    be called: two runs call theirs alike where they have the same seed."""
+    mark = f"{crc32(source.encode()):08x}"
+    return replace(
+        group,
+        episodes=tuple(
+            replace(
+                episode,
+                id=f"{mark}/{episode.id}",
+                branch=None if episode.branch is None else replace(episode.branch, of=f"{mark}/{episode.branch.of}"),
+            )
+            for episode in group.episodes
+        ),
+    )
 
 
 @dataclass(frozen=True)

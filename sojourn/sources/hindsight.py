@@ -17,12 +17,19 @@ from sojourn.protocols import Env
 from sojourn.rewards.reward_cache import score_group
 from sojourn.rollout.world import world_of, worlds_of
 from sojourn.seeds import seed_of
-from sojourn.sources.context import SourceContext, StageContext
-from sojourn.sources.recorded import YOUNGEST, entries_of, entries_state, number_in_group, recorded_group
+from sojourn.sources.context import SourceContext, StageContext, require_policy_plays
+from sojourn.sources.recorded import (
+    YOUNGEST,
+    entries_of,
+    entries_state,
+    label_number,
+    number_in_group,
+    recorded_group,
+)
 from sojourn.sources.segments import SampleReplay
 from sojourn.types import Episode, Group, Score, Task
 
-ENTRY = np.dtype([("step", "i4"), ("slot", "i4"), ("task", "u8"), ("number", "i4")])
+ENTRY = np.dtype([("step", "i4"), ("slot", "i4"), ("task", "u8"), ("number", "i4"), ("label", "u4")])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +76,7 @@ class Hindsight:
                 f"stage '{stage.name}': hindsight asks the world which tasks an episode would have solved, but {names} "
                 "has no relabelled(episode): define it, choose another world, such as toy, or drop this source"
             )
+        require_policy_plays(stage, "hindsight", Hindsight)
 
     def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> HindsightGroups:
         return HindsightGroups(self, context, stage)
@@ -105,7 +113,7 @@ class HindsightGroups:
     def observe(self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> None:
         """Adds the episodes of the present step that failed and can be relabelled."""
         found = [
-            (self._step, group.slot, int(group.task.id, 16), number_in_group(episode.id))
+            (self._step, group.slot, int(group.task.id, 16), number_in_group(episode.id), label_number(episode.id))
             for group in groups
             if group.origin == "policy" and not any(trajectory.success for trajectory in group.trajectories)
             for episode in group.episodes
@@ -134,13 +142,12 @@ class HindsightGroups:
 
     async def _play(self, step: int, number: int, entry: Any) -> Group | None:
         """Returns a recorded episode as one of another task, None where it does not succeed there."""
-        slot, task = int(entry["slot"]), f"{int(entry['task']):016x}"
-        record = recorded_group(self.context.episodes, self.stage, int(entry["step"]), slot, task)
+        record = recorded_group(self.context.episodes, self.stage, int(entry["step"]), entry)
         [episode] = [e for e in record.group.episodes if number_in_group(e.id) == entry["number"]]
         tasks, label = self._solved(episode), f"{self.stage}/{self.config.origin}/{step}-{number}"
         rng = np.random.default_rng(seed_of(self.context.runner.seed, label))
         chosen = tasks[-1 if self.config.goal == "final" else int(rng.integers(len(tasks)))]
-        group = await self._replayed(chosen, slot, label, episode)
+        group = await self._replayed(chosen, int(entry["slot"]), label, episode)
         if not group.trajectories or not all(trajectory.success for trajectory in group.trajectories):
             return None
         try:

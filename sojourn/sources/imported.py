@@ -17,7 +17,7 @@ from sojourn.protocols import Renderer
 from sojourn.record.export import read
 from sojourn.record.export.conversations import Conversation
 from sojourn.sources.context import SourceContext, StageContext, misread, require_imitation, unsampled
-from sojourn.sources.folder import RecordedGroups
+from sojourn.sources.folder import RecordedGroups, with_foreign_ids
 from sojourn.types import (
     Ending,
     Episode,
@@ -114,7 +114,7 @@ class _Groups:
     def add(self, path: Path, item: Group | Conversation) -> None:
         if isinstance(item, Group):
             self._require_readable(path, item)
-            self.recorded.append(item)
+            self.recorded.append(with_foreign_ids(item, str(path)))
             return
         trajectory = rendered(item, self.renderer)
         last = len(trajectory.turns) - 1

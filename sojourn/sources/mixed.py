@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from sojourn.abilities import Checks, GroupQueue, Measured, Observes, Recalls, max_lag, queue_of
+from sojourn.abilities import Checks, GroupQueue, Measured, Observes, Recalls, max_lag, play_lag, queue_of
 from sojourn.config.fields import Kind
 from sojourn.protocols import Source, SourceConfig, Stateful
 from sojourn.sources.context import SourceContext, StageContext
@@ -42,6 +42,10 @@ class Mixed:
     @property
     def max_lag(self) -> int:
         return max(map(max_lag, self.parts))
+
+    @property
+    def play_lag(self) -> int:
+        return max(map(play_lag, self.parts))
 
     def tasks(self, steps: int) -> int:
         return sum(part.tasks(steps) for part in self.parts)

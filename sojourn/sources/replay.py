@@ -15,13 +15,18 @@ from sojourn.curricula.weighted import weighted_sample
 from sojourn.errors import ConfigError, RecordError
 from sojourn.record.episodes.group import GroupRecord
 from sojourn.seeds import seed_of
-from sojourn.sources.context import SourceContext, StageContext, require_imitation
+from sojourn.sources.context import SourceContext, StageContext, require_imitation, require_policy_plays
 from sojourn.sources.live import Live
-from sojourn.sources.recorded import YOUNGEST, entries_of, entries_state, recorded_group
+from sojourn.sources.recorded import YOUNGEST, entries_of, entries_state, label_number, recorded_group
 from sojourn.types import Group, Score
 
 Priority = Literal["uniform", "recent", "success", "rare", "signal"]
-ENTRY = np.dtype([("step", "i4"), ("slot", "i4"), ("task", "u8"), ("success", "f4"), ("spread", "f4"), ("world", "u4")])
+ENTRY = np.dtype(
+    [
+        ("step", "i4"), ("slot", "i4"), ("task", "u8"), ("success", "f4"), ("spread", "f4"), ("world", "u4"),
+        ("label", "u4"),
+    ]
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +46,7 @@ class Replay:
     of other sources of the stage, such as "dagger", whose turns were not sampled and are imitated. Sessions of a
     live service ("live") that were removed from the records are replayed no more.
 
-    The run's own records are the buffer, so that it needs no memory of its own but 28 bytes for each of the last
+    The run's own records are the buffer, so that it needs no memory of its own but 32 bytes for each of the last
     `capacity` groups. Until `min_groups` are there, a step replays none.
     """
 
@@ -70,6 +75,8 @@ class Replay:
                 f"stage '{stage.name}': replay has nothing to give where the policy plays no groups: mix it with live "
                 "ones, such as groups = {name = 'mixed', parts = [{name = 'slots'}, {name = 'replay'}]}"
             )
+        else:
+            require_policy_plays(stage, "replay", Replay)
 
     def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> ReplayBuffer:
         return ReplayBuffer(self, context, stage)
@@ -159,9 +166,8 @@ class ReplayBuffer:
 
     def _read(self, entry: Any) -> GroupRecord | None:
         """Returns a recorded group; None for a session of a live service that is removed meanwhile."""
-        step, slot, task = int(entry["step"]), int(entry["slot"]), f"{int(entry['task']):016x}"
         try:
-            record = recorded_group(self.context.episodes, self.stage, step, slot, task)
+            record = recorded_group(self.context.episodes, self.stage, int(entry["step"]), entry)
         except RecordError:
             if Live.origin in self.config.origins:
                 return None
@@ -172,7 +178,8 @@ class ReplayBuffer:
 def _entry(step: int, group: Group, scores: Sequence[Score]) -> tuple[Any, ...]:
     success = float(np.mean([trajectory.success for trajectory in group.trajectories]))
     spread = float(np.std([score.total for score in scores]))
-    return step, group.slot, int(group.task.id, 16), success, spread, crc32(group.task.env.encode())
+    world, label = crc32(group.task.env.encode()), label_number(group.episodes[0].id)
+    return step, group.slot, int(group.task.id, 16), success, spread, world, label
 
 
 def _balanced(weights: NDArray[np.float64], worlds: NDArray[np.uint32]) -> NDArray[np.float64]:

@@ -57,7 +57,9 @@ class SemiOnline(Slots):
 
     The metrics `semi_online_progress`, the fraction of the expert's turns before the first that differs, and
     `semi_online_success` are the paper's semi-online performance (PG and TSR) on what was played, and do not depend on
-    `patches`: a stage with `trains = false` measures it. `patched` is the number of patches per episode.
+    `patches`: a stage with `trains = false` measures it. `patched` is the number of patches per episode. Sources and
+    curricula that go by what the policy did by itself do not count these plays: the former are refused beside them, the
+    latter draw as at the beginning.
 
     The authors' code was read, and of the paper the abstract. There the expert's way is recorded and no world is
     asked; `format_reward` asks for a thought; coordinates match within a box; and the rewards add up to 0.19, 0.55

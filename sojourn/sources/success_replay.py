@@ -12,12 +12,19 @@ from numpy.typing import NDArray
 from sojourn.config.fields import Range
 from sojourn.rewards.reward_cache import ScoredGroup
 from sojourn.seeds import seed_of
-from sojourn.sources.context import SourceContext
-from sojourn.sources.recorded import YOUNGEST, entries_of, entries_state, number_in_group, recorded_group
+from sojourn.sources.context import SourceContext, StageContext, require_policy_plays
+from sojourn.sources.recorded import (
+    YOUNGEST,
+    entries_of,
+    entries_state,
+    label_number,
+    number_in_group,
+    recorded_group,
+)
 from sojourn.sources.wrapped import WrappedGroups, WrappedSource, with_episode
 from sojourn.types import Group, Score
 
-ENTRY = np.dtype([("step", "i4"), ("slot", "i4"), ("task", "u8"), ("number", "i4")])
+ENTRY = np.dtype([("step", "i4"), ("slot", "i4"), ("task", "u8"), ("number", "i4"), ("label", "u4")])
 ANY_AGE = 1 << 30  # steps
 
 
@@ -32,7 +39,7 @@ class SuccessReplay(WrappedSource):
     Of the paper's texts the abstract was read. The success keeps its rewards, its tokens and the log-probabilities of
     the weights that sampled it, so that losses need a ratio, as with `replay`. Successes that are older than `max_age`
     steps are not used (0: of any age), nor are those of the last step, which are still being written. The last
-    `capacity` successes are known, in 20 bytes each; their episodes are in the run's records.
+    `capacity` successes are known, in 24 bytes each; their episodes are in the run's records.
     """
 
     per_task: Annotated[int, Range(1)] = 8
@@ -42,6 +49,11 @@ class SuccessReplay(WrappedSource):
     @property
     def max_lag(self) -> int:
         return self.max_age or ANY_AGE
+
+    async def check(self, stage: StageContext) -> None:
+        await super().check(stage)
+        if self.live:
+            require_policy_plays(stage, "success_replay", SuccessReplay)
 
     def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> SuccessReplayGroups:
         return SuccessReplayGroups(self.base.bind(context, stage, steps, first), context, stage, self)
@@ -56,8 +68,11 @@ class SuccessReplayGroups(WrappedGroups):
     _step: int = 0
     _replaced: int = 0
 
-    async def changed(self, step: int, scored: ScoredGroup) -> Group:
+    async def take(self, step: int) -> list[Group]:
         self._step = step
+        return await super().take(step)
+
+    async def changed(self, step: int, scored: ScoredGroup) -> Group:
         group = scored.group
         numbers = sorted(set(group.owners))
         if len(numbers) < 2 or any(trajectory.success for trajectory in group.trajectories):
@@ -76,10 +91,10 @@ class SuccessReplayGroups(WrappedGroups):
         """Adds what succeeded in the present step, and drops the oldest where there is no more room."""
         super().observe(groups, scores)
         won = [
-            (self._step, group.slot, int(group.task.id, 16), number_in_group(group.episodes[owner].id))
+            (self._step, group.slot, int(group.task.id, 16), number_in_group(id), label_number(id))
             for group in groups
             if group.origin == "policy"
-            for owner in _winners(group)
+            for id in (group.episodes[owner].id for owner in _winners(group))
         ]
         self.entries = np.concatenate([self.entries, np.array(won, ENTRY)])[-self.config.capacity :]
 
@@ -104,9 +119,7 @@ class SuccessReplayGroups(WrappedGroups):
             return None
         rng = np.random.default_rng(seed_of(self.context.runner.seed, self.stage, "success", step, group.slot))
         entry = self.entries[places[rng.integers(len(places))]]
-        record = recorded_group(
-            self.context.episodes, self.stage, int(entry["step"]), int(entry["slot"]), group.task.id
-        )
+        record = recorded_group(self.context.episodes, self.stage, int(entry["step"]), entry)
         scored = ScoredGroup(record.group, list(record.scores))
         won = [n for n in _winners(record.group) if number_in_group(record.group.episodes[n].id) == entry["number"]]
         return scored.select(won) if won else None

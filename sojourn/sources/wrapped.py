@@ -20,6 +20,7 @@ from sojourn.abilities import (
     group_size,
     max_lag,
     origin_of,
+    play_lag,
     queue_of,
 )
 from sojourn.config.fields import Kind
@@ -67,6 +68,10 @@ class WrappedSource:
     @property
     def max_lag(self) -> int:
         return max_lag(self.base)
+
+    @property
+    def play_lag(self) -> int:
+        return play_lag(self.base)
 
     @property
     def origin(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sojourn.abilities import FurtherModel, PlacesModels, SharesBase, max_lag
+from sojourn.abilities import FurtherModel, PlacesModels, SharesBase, play_lag
 from sojourn.models.spec import Model, Snapshots
 from sojourn.train.named_models import find_models
 from sojourn.train.recipe import Recipe
@@ -49,5 +49,5 @@ def _open_at_once(recipe: Recipe, snapshots: Snapshots | None) -> int:
         return 1
     if recipe.model.lora is not None and isinstance(recipe.backend, SharesBase) and recipe.backend.shares_base:
         return 0
-    lag = max((max_lag(stage.groups) for stage in recipe.stages), default=0)
+    lag = max((play_lag(stage.groups) for stage in recipe.stages), default=0)
     return snapshots.keep + 1 + -(-lag // snapshots.every)

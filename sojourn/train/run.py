@@ -13,9 +13,9 @@ from sojourn.abilities import (
     ObservesEvaluations,
     group_size,
     live_width,
-    max_lag,
     origin_of,
     parts_of,
+    play_lag,
 )
 from sojourn.batch.weigh import weigh
 from sojourn.display import Display
@@ -313,7 +313,7 @@ class Run:
             await self.components.seating.begin_run(self.folder.path, self.components.trainer)
             await self.evaluate(BEFORE, BEFORE, 0)
         else:
-            lag = max_lag(self.recipe.stages[begun_at].groups)
+            lag = play_lag(self.recipe.stages[begun_at].groups)
             await self.components.seating.resume(self.folder.path, resumed.step, lag)
         for earlier in self.folder.evaluations() if resumed is not None else ():
             self.display.recall(earlier["name"], Summary.from_json(earlier["summary"]))

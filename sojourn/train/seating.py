@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from sojourn.abilities import live_width, max_lag
+from sojourn.abilities import live_width, play_lag
 from sojourn.config.fields import NONBLANK
 from sojourn.errors import ConfigError, RecordError
 from sojourn.protocols import EnvFamily, SourceConfig, Trainer
@@ -135,7 +135,7 @@ class Seating:
 
     def begin(self, stage: str, before: int, groups: SourceConfig[Any]) -> None:
         """Begins a stage of these groups, before which the run has `before` steps."""
-        self._clock = Clock(stage, before, max(1, live_width(groups)), max_lag(groups))
+        self._clock = Clock(stage, before, max(1, live_width(groups)), play_lag(groups))
 
     async def begin_run(self, folder: Path, trainer: Trainer) -> None:
         """Keeps the weights that a run begins with."""

@@ -26,6 +26,7 @@ from sojourn.record.episodes import vocabulary
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.sources.folder import Folder, RecordedGroups
+from sojourn.sources.recorded import number_in_group, played_groups, read_played
 from sojourn.train.group_checks import check_groups
 from sojourn.train.resolve import resolve
 from sojourn.train.run import run_recipe
@@ -59,6 +60,19 @@ groups = {{ name = "folder", path = "%s", stage = "rl", width = 4, success_only 
 estimator = {{ name = "constant" }}
 losses = [{{ name = "nll" }}]
 optim = {{ lr = 1e-3 }}
+"""
+BOTH = f"""{HEAD}
+[[stages]]
+name = "rl"
+steps = 2
+losses = [{{ name = "ppo" }}]
+optim = {{ lr = 1e-2 }}
+[stages.groups]
+name = "mixed"
+parts = [
+    {{ name = "slots", width = 3, size = 2 }},
+    {{ name = "folder", path = "%s", stage = "rl", width = 3 }},
+]
 """
 NOTHING = f"""{HEAD}
 env.paying = false
@@ -250,6 +264,43 @@ def test_recorded_episodes_that_a_filter_leaves_out_are_recorded_once(recorded: 
         assert len([row.id for row in store.query(stage="again")]) == 6
         records = list(store.records("again"))
     assert sorted(record.group.task.seed for record in records if record.credits) == [7, 9, 11]
+
+
+async def test_groups_that_a_filter_parted_are_whole_again(recorded: Path, tmp_path: Path):
+    """What it left out is recorded in a place of its own."""
+    text = RECORDED.replace(
+        'steps = 2\ngroups = { name = "slots"',
+        f'filters = [{{ name = "{__name__}:Half" }}]\nsteps = 2\ngroups = {{ name = "slots"',
+    )
+    path = await asyncio.to_thread(run, tmp_path, text)
+    for width, groups in (
+        (2, Folder(path=str(path), stage="rl").read()),
+        (2, Folder(path=str(recorded), stage="rl").read()),
+    ):
+        assert {len(group.episodes) for group in groups} == {width}
+        assert [group.owners for group in groups] == [(0, 1)] * len(groups)
+    with EpisodeStore(path) as store:
+        assert {len(record.group.episodes) for record in store.records("rl")} == {1, 2}  # some were dropped whole
+        places = [(one.step, one.places) for one in played_groups(store.query(stage="rl"))]
+        assert max(len(places) for _, places in places) == 2
+        read = read_played(store, played_groups(store.query(stage="rl")))
+    for one in read:
+        assert one is not None
+        assert [number_in_group(episode.id) for episode in one.group.episodes] == [0, 1]
+
+
+def test_groups_of_another_run_of_the_same_seed_keep_their_own_scores(tmp_path: Path):
+    """Both runs call their groups alike; nothing is paid in the other one."""
+    (tmp_path / "other").mkdir()
+    other = run(tmp_path / "other", NOTHING.replace("steps = 2", "steps = 3").replace(', zero_signal = "drop"', ""))
+    path = run(tmp_path, BOTH % other)
+    with EpisodeStore(path) as store:
+        records = list(store.records("rl"))
+        ids = [episode.id for record in records for episode in record.group.episodes]
+    assert len(ids) == len(set(ids))
+    assert {record.group.origin for record in records} == {"policy", "folder"}
+    for record in records:
+        assert [score.total for score in record.scores] == [t.reward for t in record.group.trajectories]
 
 
 class OtherWords:

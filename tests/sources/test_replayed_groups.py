@@ -22,10 +22,13 @@ from sojourn.record.episodes.origins import reused_in
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.rewards.native import Native
 from sojourn.rewards.reward_cache import RewardCache
+from sojourn.sources.failure_restarts import FailureRestarts
 from sojourn.sources.mixed import Mixed
+from sojourn.sources.recorded import recorded_group
 from sojourn.sources.replay import ENTRY, Replay, ReplayBuffer
+from sojourn.sources.semi_online import SemiOnline
 from sojourn.sources.slots import Slots
-from sojourn.types import Group
+from sojourn.types import Group, Score
 
 RUN = """
 name = "replays"
@@ -229,6 +232,19 @@ async def test_a_replayed_group_is_the_group_that_was_played(tmp_path: Path):
             assert np.array_equal(turn.sample.logprobs, same.sample.logprobs)
 
 
+async def test_of_two_groups_of_a_slot_the_one_that_was_noted_is_replayed(tmp_path: Path):
+    """A slot that is drawn again may draw the same task; what is trained is recorded first."""
+    source = await in_thread(buffer, tmp_path, Replay(width=2, signal_only=False), 1)
+    [first, _] = source.context.episodes.groups("rl")
+    again = replace(first, episodes=tuple(replace(e, id=e.id.replace("rl/0/", "rl/0/1/")) for e in first.episodes))
+    scores = [Score(np.ones(1, np.float32)) for _ in first.trajectories]
+    source.observe([first, again], [scores, scores])
+    await in_thread(source.context.episodes.append, "rl", 1, [first, again], [scores, scores])
+    for group, entry in zip((first, again), source.entries[-2:], strict=True):
+        record = recorded_group(source.context.episodes, "rl", 1, entry)
+        assert [e.id for e in record.group.episodes] == [e.id for e in group.episodes]
+
+
 async def test_replayed_groups_are_not_scored_again(tmp_path: Path):
     class Never:
         async def __call__(self, group: Group):
@@ -294,6 +310,11 @@ async def test_replay_alone_is_refused():
     with pytest.raises(ConfigError, match=r"stage 'rl': replay has nothing to give where the policy plays no groups"):
         await Replay().check(stage)
     await Replay().check(replace(stage, groups=Mixed(parts=(Slots(), Replay()))))
+    for one in (Replay(), FailureRestarts()):
+        with pytest.raises(ConfigError, match="the groups of this stage are of semi_online"):
+            await one.check(replace(stage, groups=Mixed(parts=(SemiOnline(), one))))
+        with pytest.raises(ConfigError, match=r"two parts of groups are .*, which would choose the same"):
+            await one.check(replace(stage, groups=Mixed(parts=(Slots(), one, replace(one, width=3)))))
 
 
 def test_sources_that_cannot_be_mixed_are_refused():

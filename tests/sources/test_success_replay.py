@@ -15,6 +15,7 @@ from test_replayed_groups import LIVE, RUN, stopping_at
 from trained_run import final_weights, train
 
 import sojourn
+from sojourn.abilities import max_lag, play_lag
 from sojourn.checks.synthetic import content
 from sojourn.config import toml
 from sojourn.credit.grpo import GRPO
@@ -115,6 +116,31 @@ async def test_which_successes_are_used(tmp_path: Path, options: dict[str, int],
         assert success is not None
         chosen[success.group.slot // 2] += 1
     assert set(chosen) == found
+
+
+async def test_a_step_whose_groups_all_drop_out_is_known_by_its_number(tmp_path: Path):
+    """What won in it is found there later."""
+    _, _, _, source = await played(tmp_path, 2)
+
+    class Nothing:
+        async def take(self, step: int) -> list[Group]:
+            return []
+
+    won = await asyncio.to_thread(
+        lambda: next(g for g in source.context.episodes.groups("rl") if any(t.success for t in g.trajectories))
+    )
+    source.base = Nothing()  # type: ignore[assignment]
+    assert await source.take(5) == []
+    source.observe([won], [[]])
+    assert source.entries["step"][-1] == 5
+
+
+def test_plays_begin_no_earlier_than_those_of_the_base():
+    """How old a success may be does not matter to them, nor to the snapshots that they meet."""
+    for base in (Slots(width=2), Slots(width=2, max_lag=3)):
+        made = SuccessReplay(base=base, max_age=50)
+        assert (max_lag(made), play_lag(made), play_lag(Mixed(parts=(made,)))) == (50, base.max_lag, base.max_lag)
+    assert max_lag(SuccessReplay(base=Slots(width=2))) > 10**9
 
 
 async def test_a_lone_failure_is_left_alone(tmp_path: Path):
