@@ -10,6 +10,8 @@ from sojourn.config import toml
 from sojourn.errors import ConfigError
 from sojourn.record import checkpoint
 from sojourn.record.changes import Change, Resumed, record_changes
+from sojourn.record.episodes.renaming import rename_stage
+from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.record.stopped import record_stop, stopped_stages
 from sojourn.schedules import Constant
@@ -72,6 +74,8 @@ def change(folder: RunFolder, before: Resolved, after: Resolved) -> Resumed | No
     if reopened:
         record_stop(folder, stage.name, None)
         folder.rename_evaluation(stage.name, f"{stage.name}-{at.step}")
+        with EpisodeStore(folder.path, write=True) as store:
+            rename_stage(store, f"evaluation-{stage.name}", f"evaluation-{stage.name}-{at.step}")
     return resumed
 
 

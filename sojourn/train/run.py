@@ -37,6 +37,7 @@ from sojourn.train.episode_writer import EpisodeWriter
 from sojourn.train.evaluate import evaluate, panel
 from sojourn.train.group_checks import check_groups
 from sojourn.train.loop import StageLoop, StepResult, train
+from sojourn.train.lost_steps import forget_lost_steps
 from sojourn.train.named_models import check_contexts, open_models
 from sojourn.train.recipe import Recipe, Stage
 from sojourn.train.releases import Releases, evaluation_name
@@ -112,7 +113,7 @@ class StageRun:
 
     async def _train(self, start: int, end: int) -> None:
         run, stage = self.run, self.stage
-        self._truncate_records(start)
+        forget_lost_steps(run.folder, run.writer.store, run.recipe, self.number, start)
         run.writer.origins[stage.name] = origin_of(parts_of(stage.groups)[0])
         self.step = start
         if start:
@@ -179,13 +180,6 @@ class StageRun:
         parts |= self.learners.parts()
         parts |= {"seats": components.seating} if components.seating.pools else {}
         return {name: part for name, part in parts.items() if isinstance(part, Stateful)}
-
-    def _truncate_records(self, start: int) -> None:
-        """Removes whatever a killed run recorded beyond the point it is resumed at."""
-        store = self.run.writer.store
-        store.truncate(self.stage.name, start)
-        for later in self.run.recipe.stages[self.number + 1 :]:
-            store.truncate(later.name, 0)
 
     async def _end_step(self, step: int, result: StepResult) -> bool:
         """Records a step; evaluates and checkpoints where due. Returns whether the stage ends here."""

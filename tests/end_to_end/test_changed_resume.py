@@ -14,9 +14,12 @@ from sojourn.cli import app
 from sojourn.errors import ConfigError
 from sojourn.record import metrics
 from sojourn.record.changes import recorded_changes
+from sojourn.record.episodes.store import EpisodeStore
+from sojourn.record.paired import evaluations
 from sojourn.record.run import NEXT_CONFIG, RunFolder
 from sojourn.record.run_status import State, read_status
 from sojourn.train import changed_config
+from sojourn.train.lost_steps import forget_lost_steps
 from sojourn.train.resolve import load
 
 RECIPE = """
@@ -91,6 +94,32 @@ def test_more_steps_of_a_finished_run_equal_as_many_at_once(run: Path, whole: Pa
     assert read_status(run).state is State.FINISHED
     ends = [{k: e[k] for k in ("name", "step", "summary")} for e in RunFolder.read(run).evaluations()[-1:]]
     assert ends == [{k: e[k] for k in ("name", "step", "summary")} for e in RunFolder.read(whole).evaluations()[-1:]]
+
+
+def test_the_episodes_of_the_former_end_keep_to_its_evaluation(run: Path) -> None:
+    with EpisodeStore(run) as store:
+        before = [(row.id, row.reward, row.seed) for row in store.query(stage="evaluation-rl")]
+    resumed(run, **steps(4))
+    with EpisodeStore(run) as store:
+        renamed = [(row.id, row.reward, row.seed) for row in store.query(stage="evaluation-rl-2")]
+        assert renamed == [(id.replace("evaluation-rl/", "evaluation-rl-2/"), *more) for id, *more in before]
+        assert [store.load(id).id for id, *_ in renamed] == [id for id, *_ in renamed]
+        assert len(list(store.query(stage="evaluation-rl"))) == len(before) > 0
+        assert all(one.by_task() for one in evaluations(RunFolder.read(run), store))
+
+
+def test_what_evaluated_weights_that_are_lost_is_forgotten(run: Path) -> None:
+    """As where a run was killed after an evaluation that is newer than its last checkpoint."""
+    with RunFolder.open(run) as folder, EpisodeStore(run, write=True) as store:
+        forget_lost_steps(folder, store, load(run).recipe, 1, 2)
+        assert [e["name"] for e in folder.evaluations()] == ["before", "warmup", "rl"]
+        forget_lost_steps(folder, store, load(run).recipe, 1, 1)
+        assert [e["name"] for e in folder.evaluations()] == ["before", "warmup"]
+        stages = {(count.stage, count.step) for count in store.steps()}
+        assert {one for one in stages if one[0] in ("rl", "evaluation-rl")} == {("rl", 0)}
+        forget_lost_steps(folder, store, load(run).recipe, 0, 1)
+        assert [e["name"] for e in folder.evaluations()] == ["before", "warmup"]
+        assert not any(count.stage == "rl" for count in store.steps())
 
 
 def test_a_run_that_ended_within_a_cycle_of_lookahead_goes_on_in_it(tmp_path: Path, whole: Path) -> None:
