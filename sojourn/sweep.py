@@ -47,11 +47,13 @@ class PlannedRun(NamedTuple):
 
 class Point(NamedTuple):
     """The success of a variant at one evaluation: the mean over its seeds with a 95% t interval; where only one seed
-    has come so far, that evaluation's own interval. `by_seed` has the success of each seed."""
+    has come so far, that evaluation's own interval. `by_seed` has the success of each seed, and `ended` that of those
+    whose run is finished, where it was their last."""
 
     steps: int
     success: Estimate
     by_seed: Mapping[int, float]
+    ended: Mapping[int, Estimate] = {}
 
 
 def plan(vary: Sequence[str], seeds: Sequence[int], overrides: Sequence[str]) -> list[PlannedRun]:
@@ -122,16 +124,31 @@ def finished(folder: Path) -> bool:
 def results(folder: Path, runs: Sequence[PlannedRun]) -> Mapping[str, list[Point]]:
     """Returns the evaluations of each variant, oldest first, over the seeds that have come so far."""
     found: dict[str, dict[int, dict[int, Estimate]]] = {run.variant: defaultdict(dict) for run in runs}
+    ended: dict[str, dict[int, dict[int, Estimate]]] = {run.variant: defaultdict(dict) for run in runs}
     for planned in runs:
         path = folder / planned.folder
         if not (path / "config.toml").is_file():
             continue
         run = RunFolder.read(path)
-        starts = run.stage_starts
-        for e in run.evaluations():
+        starts, evaluations = run.stage_starts, run.evaluations()
+        last = evaluations[-1]["name"] if evaluations and finished(path) else None
+        for e in evaluations:
             success = Summary.from_json(e["summary"]).overall.success
-            found[planned.variant][starts.get(str(e["stage"]), 0) + int(e["step"])][planned.seed] = success
-    return {name: [_point(steps, at[steps]) for steps in sorted(at)] for name, at in found.items()}
+            steps = starts.get(str(e["stage"]), 0) + int(e["step"])
+            found[planned.variant][steps][planned.seed] = success
+            if e["name"] == last:
+                ended[planned.variant][steps][planned.seed] = success
+    return {
+        name: [_point(steps, at[steps])._replace(ended=ended[name].get(steps, {})) for steps in sorted(at)]
+        for name, at in found.items()
+    }
+
+
+def end(points: Sequence[Point]) -> Point:
+    """Returns the last evaluations of all seeds whose runs are finished, which may have been stopped after different
+    steps; the newest evaluation where none is."""
+    last = {seed: one for point in points for seed, one in point.ended.items()}
+    return _point(max(p.steps for p in points if p.ended), last) if last else points[-1]
 
 
 def _point(steps: int, estimates: Mapping[int, Estimate]) -> Point:
@@ -182,16 +199,18 @@ def table(results: Mapping[str, Sequence[Point]]) -> list[str]:
         "| variant | seeds | steps | success at the end | of each seed | minus the first variant | best | at step |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    first = next((points[-1] for points in results.values() if points), None)
+    first = next((name for name, points in results.items() if points), None)
     for name, points in results.items():
         if not points:
             lines.append(f"| {name} | 0 | | | | | | |")
             continue
-        last, best = points[-1], max(points, key=lambda point: point.success.mean)
+        last, best = end(points), max(points, key=lambda point: point.success.mean)
         each = " ".join(f"{100 * success:.0f}" for success in last.by_seed.values())
-        compared = "" if first is None or last is first else difference(first, last)
+        compared = "" if first is None or name == first else difference(end(results[first]), last)
+        fewest = min((point.steps for point in points if point.ended), default=last.steps)
+        steps = f"{last.steps}" if fewest == last.steps else f"{fewest}–{last.steps}"
         lines.append(
-            f"| {name} | {len(last.by_seed)} | {last.steps} | {last.success.percent} | {each} | {compared} | "
+            f"| {name} | {len(last.by_seed)} | {steps} | {last.success.percent} | {each} | {compared} | "
             f"{best.success.percent} | {best.steps} |"
         )
     return lines

@@ -71,6 +71,18 @@ def test_variants_are_compared_seed_by_seed(others, said):
     assert lines[4].startswith("| lr=2 | 0 |")
 
 
+def test_seeds_that_stopped_early_are_part_of_the_end():
+    """Of three seeds two stopped at step 8, and the third goes on to 12, or is not finished."""
+    made = [Estimate(success, 0, 1, 9) for success in (0.5, 0.4, 0.3)]
+    eight = sweep._point(8, {0: made[0], 1: made[1], 2: made[2]._replace(mean=0.2)})
+    eight = eight._replace(ended={0: made[0], 1: made[1]})
+    twelve = sweep._point(12, {2: made[2]})
+    whole = twelve._replace(ended={2: made[2]})
+    assert sweep.table({"base": [eight, whole]})[2].startswith("| base | 3 | 8–12 | 40% [15–65] | 50 40 30 |")
+    assert sweep.table({"base": [eight, twelve]})[2].startswith("| base | 2 | 8 | 45%")
+    assert sweep.end([twelve]) == twelve
+
+
 def test_a_sweep_trains_compares_and_goes_on(folder):
     """One of its runs fails: it is told, and tried again, and the other is trained once."""
     vary = "model.name=['absent.gguf', 'tiny:layers=1,hidden=64']"

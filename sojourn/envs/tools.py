@@ -56,6 +56,7 @@ from sojourn.envs.plain_class import (
 )
 from sojourn.envs.play_thread import PlayThread
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
+from sojourn.finite import as_finite
 from sojourn.protocols import EnvFamily
 from sojourn.tasks import Generated
 from sojourn.tasks.splits import first_seed, make_tasks_from_data
@@ -296,11 +297,12 @@ class ToolsEnv:
         return Observation(messages, system=system, tools=tuple(m.tool for m in methods), choices=tuple(choices))
 
     def _checked(self, reward: Any) -> float:
-        if not isinstance(reward, (int, float)) or not abs(reward) <= MAX_REWARD:
+        number = as_finite(reward)
+        if number is None or abs(number) > MAX_REWARD:
             raise InfrastructureError(
                 f"{self.interface.name}.reward() gave {short(reward)}: return a finite number or None"
             )
-        return float(reward)
+        return number
 
 
 @runtime_checkable

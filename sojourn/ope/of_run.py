@@ -11,6 +11,7 @@ from sojourn.ope.logged import LoggedEpisode, Outcome, logged
 from sojourn.ope.predict import Prediction, predict
 from sojourn.protocols import Opened
 from sojourn.record.checkpoint import Checkpoint
+from sojourn.record.decoding import PREFIX, not_drawn
 from sojourn.record.episodes.group import GroupRecord
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.sources.context import misread, unsampled
@@ -68,8 +69,8 @@ def _predicted(episodes: Sequence[LoggedEpisode]) -> Prediction:
 
 
 def recorded_groups(folder: Path, stage: str = "", steps: range | None = None) -> list[GroupRecord]:
-    """Returns the recorded groups of a stage, of these steps or all. Without a name, it is the only stage whose
-    episodes a policy sampled.
+    """Returns the recorded groups of a stage, of these steps or all. Without a name, it is the only stage, evaluations
+    apart, whose episodes a policy sampled.
 
     Raises `ConfigError` where there is none, or more than one.
     """
@@ -86,12 +87,21 @@ def recorded_groups(folder: Path, stage: str = "", steps: range | None = None) -
         raise ConfigError(
             f"'{folder}' has no episodes of the stage '{chosen}'{where}: it holds {', '.join(dict.fromkeys(known))}"
         )
+    if setting := not_drawn(folder, chosen):
+        raise ConfigError(
+            f"'{chosen}' was decoded with {setting}, so that its log-probabilities do not say how likely its turns "
+            "were: name a stage that was trained, or an evaluation at a temperature above 0 without truncation"
+        )
     return records
 
 
 def _only_sampled(store: EpisodeStore, stages: Sequence[str], folder: Path) -> str:
     sampled = [
-        name for name in stages if (first := next(store.records(name), None)) is not None and not unsampled(first.group)
+        name
+        for name in stages
+        if not name.startswith(PREFIX)
+        and (first := next(store.records(name), None)) is not None
+        and not unsampled(first.group)
     ]
     if len(sampled) != 1:
         raise ConfigError(

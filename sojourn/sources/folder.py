@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sojourn.config.fields import FOLDER, NONBLANK, Range
 from sojourn.curricula.weighted import weighted_sample
 from sojourn.errors import ConfigError
+from sojourn.record.decoding import not_drawn
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.seeds import seed_of
 from sojourn.sources.context import SourceContext, StageContext, misread, require_imitation, unsampled
@@ -58,6 +59,8 @@ class Folder:
             )
         if any(map(unsampled, groups)):
             require_imitation(stage, f"groups.path = '{self.path}'", self.origin)
+        if setting := not_drawn(Path(self.path), self.stage):
+            require_imitation(stage, f"'{self.stage}' of '{self.path}', decoded with {setting},", self.origin)
 
     def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> RecordedGroups:
         return RecordedGroups(self.width, self.read(), self.long_horizon, context.runner.seed)

@@ -18,6 +18,7 @@ from sojourn.record.episodes.origins import recorded_origin
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.search.excerpt import Excerpt
+from sojourn.record.search.search_results import MAX_PAGE_ROWS
 from sojourn.record.stage_names import stages_in_words
 from sojourn.terminal.clean import LIMIT, clean, one_line
 from sojourn.terminal.episode import EpisodeContext
@@ -53,7 +54,9 @@ def search_table(run: Path, query: str, limit: int, width: int) -> Group:
     else:
         lines += rows(episode_columns(entries), width, [_excerpt(row.excerpt) for row in page.rows])
     if page.next is not None:
-        lines.append(Text(f"the first {len(entries)}: --limit {5 * limit} shows more", "dim"))
+        wider = min(5 * limit, MAX_PAGE_ROWS)
+        more = f"--limit {wider} shows more" if wider > limit else "narrow the search to see others"
+        lines.append(Text(f"the first {len(entries)}: {more}", "dim"))
     return Group(*lines, *(Text(f"missing: {one_line(sentence, 500)}", "red") for sentence in missing))
 
 

@@ -2,6 +2,7 @@ import asyncio
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 from sojourn.checks.env import check_env
@@ -428,6 +429,17 @@ async def test_a_reward_that_is_no_number_is_the_authors_fault():
 
     with pytest.raises(InfrastructureError, match="gave nan"):
         await (await started(as_family(Odd))).step("agent", say("stop()"))
+
+
+@pytest.mark.parametrize("reward", [np.float32(0.5), np.float16(0.5), np.bool_(True), np.int64(2)])
+async def test_a_reward_may_be_a_number_of_numpy(reward):
+    class Counted(Seeded):
+        async def reward(self) -> Any:
+            return reward
+
+    step = await (await started(as_family(Counted))).step("agent", say("stop()"))
+    assert step.rewards == {"agent": float(reward)}
+    assert type(step.rewards["agent"]) is float
 
 
 def test_families_pass_through():

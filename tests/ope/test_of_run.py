@@ -2,10 +2,13 @@
 refused."""
 
 import re
+import shutil
+import tomllib
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import tomli_w
 from made import group, score, trajectory
 from trained_run import train
 from typer.testing import CliRunner
@@ -75,9 +78,26 @@ def test_of_all_weights_the_last_that_passes_the_gate_is_kept(run, monkeypatch):
     assert find_weights(run, "best").name == "rl"
 
 
-def test_the_stage_is_needed_where_there_are_several_that_a_policy_played(run):
-    with pytest.raises(ConfigError, match="evaluation-warmup, rl\\): name one with --stage"):
-        recorded_groups(run)
+def test_without_a_name_it_is_the_stage_that_a_policy_played(run, tmp_path):
+    assert {record.stage for record in recorded_groups(run)} == {"rl"}
+    twice = train(tmp_path / "run", *OVERRIDES, "stages.warmup.groups={name='slots', width=1, size=2}")
+    with pytest.raises(ConfigError, match=r"2 stages whose episodes a policy sampled \(rl, warmup\): name one"):
+        recorded_groups(twice)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"), [("temperature=0", "evaluation.temperature = 0"), ("top_p=0.9", "evaluation.top_p = 0.9")]
+)
+def test_evaluations_that_were_not_drawn_from_the_whole_distribution_are_refused(run, setting, words, tmp_path):
+    assert len(recorded_groups(run, "evaluation-rl")) == 4
+    shutil.copytree(run, tmp_path / "run")
+    config = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
+    key, _, value = setting.partition("=")
+    config["evaluation"][key] = float(value)
+    (tmp_path / "run" / "config.toml").write_text(tomli_w.dumps(config))
+    with pytest.raises(ConfigError, match=rf"'evaluation-rl' was decoded with {words}"):
+        recorded_groups(tmp_path / "run", "evaluation-rl")
+    assert recorded_groups(tmp_path / "run", "rl")
 
 
 @pytest.mark.parametrize(

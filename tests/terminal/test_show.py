@@ -193,13 +193,18 @@ def test_an_episode_is_found_by_what_people_call_it(run):
 
 
 @pytest.mark.parametrize("width", [40, 80])
-def test_a_query_finds_episodes_and_shows_where(run, width):
+def test_a_query_finds_episodes_and_shows_where(run, width, monkeypatch):
     text = printed(find.search_table(run, "white", 20, width), width)
     assert text.splitlines()[0] == "1 episode"
     assert "rl/0/0/seats" in text
     assert "turn 1: white opens" in text
     text = printed(find.search_table(run, "reward:>0.5 sort:oldest", 2, width), width)
     assert "the first 2: --limit 10 shows more" in text
+    monkeypatch.setattr(find, "MAX_PAGE_ROWS", 2)
+    assert "the first 2: narrow the search" in printed(
+        find.search_table(run, "reward:>0.5 sort:oldest", 2, width), width
+    )
+    monkeypatch.undo()
     data = json.loads(find.search_json(run, "white", 20))
     assert (data["total"], data["rows"][0]["entry"]["id"]) == (1, "rl/0/0/seats")
     done = CliRunner().invoke(app, ["show", str(run), "--find", "rewrd:>1"])
