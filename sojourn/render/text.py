@@ -4,7 +4,8 @@ A rendering is a list of pieces, each tokenised by itself: so token boundaries a
 turn by turn or is rendered at once. Only pieces marked `control` may contain the tokens that structure a chat. In other
 pieces, every spelling of such a token is cut after its first character, so that the tokenizer cannot recognise it. The
 decoded text is the same, unless the tokenizer itself loses characters: SmolLM2's has no token for six control
-characters, nor for the planes of Unicode from 4 on, and drops them.
+characters, nor for the planes of Unicode from 4 on, and drops them; and half a surrogate pair, which is no character,
+becomes a question mark.
 """
 
 from __future__ import annotations
@@ -84,7 +85,10 @@ class Codec:
         if not text:
             return []
         if (fast := getattr(self.tokenizer, "backend_tokenizer", None)) is not None:  # a tenth of the wrapper's time
-            return fast.encode(text, add_special_tokens=False).ids
+            try:
+                return fast.encode(text, add_special_tokens=False).ids
+            except TypeError:  # half a surrogate pair, as in Python's name of a file that is not in UTF-8
+                return fast.encode(text.encode(errors="replace").decode(), add_special_tokens=False).ids
         return self.tokenizer.encode(text, add_special_tokens=False, verbose=False)
 
     def plain(self, text: str) -> list[int]:

@@ -4,7 +4,7 @@ import pytest
 
 from sojourn.record.episodes import vocabulary
 from sojourn.render import pieces
-from sojourn.render.text import Codec
+from sojourn.render.text import Codec, Piece
 from tests.render.tokenizers_of_models import tokenizer
 
 TEXT = "Say 'hi', naïvely:\n\t日本語 👩‍🚀 ﷽ \u202e x == 3.14;  two  spaces"
@@ -33,6 +33,12 @@ def test_a_part_of_a_character_is_shown_as_bytes(model):
     assert set(words.parts(tokens)[1:-1]) == {""}
     assert words.text(tokens[:-1]).startswith("a\\xf0\\x9f")
     assert "".join(words.parts(tokens[:-1])) == words.text(tokens[:-1])
+
+
+def test_half_a_surrogate_pair_is_a_question_mark(model):
+    """As in Python's name of a file that is not in UTF-8, which a world may show."""
+    codec = Codec(model[0])
+    assert codec.encode([Piece("a file \udcff.txt")]).tolist() == codec.encode([Piece("a file ?.txt")]).tolist()
 
 
 def test_what_structures_a_chat_is_marked(model):
