@@ -17,6 +17,10 @@ other proposals of the group are; `proposer_random` does not learn, and so tells
 what tasks at random are worth; in `one_model` the solver proposes, too. A step has eight tasks and eight plays of each;
 proposals that cannot be used are not replaced. The settings were not tuned.
 
+Measured: nothing teaches more than the split's own tasks, which the panel's are like (70% [68, 73] on five seeds; the
+others 59 to 71%, not told apart). Learned proposers come to propose one task over and over, which is solved half of the
+time: what is rewarded does not ask for others. `proposed` tells it (`proposals_distinct`).
+
 What is finished stays in `--folder`; `bakeoff.py` says how trainings are run and compared. All seeds and variants are
 written to `results`, as `proposers_toy.json`; `proposed` has the means of what was proposed, by quarters of a training.
 """
