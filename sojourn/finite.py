@@ -13,6 +13,16 @@ LARGEST = float(np.finfo(np.float32).max)  # scores are kept in 32 bits
 NUMBERS = (float, int, Real, np.bool_)  # the first two are Real, and found sooner
 
 
+def tolerance(values: Any) -> float:
+    """Returns how far equal numbers may be apart among `values`, as they are sums of numbers in 32 bits."""
+    return 1e-6 * float(np.abs(values).max(initial=0.0))
+
+
+def differ(values: Any) -> bool:
+    """Returns whether any of some numbers differ by more than rounding to 32 bits leaves between equal ones."""
+    return len(values) > 1 and float(np.ptp(values)) > tolerance(values)
+
+
 def is_number(value: Any) -> bool:
     """Returns whether the value is a real number of Python or numpy, finite or not."""
     return isinstance(value, NUMBERS)

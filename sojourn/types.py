@@ -339,7 +339,7 @@ class Score:
 
     @property
     def total(self) -> float:
-        return float(self.turns.sum()) if len(self.turns) else self.outcome or 0.0
+        return float(self.turns.sum(dtype=np.float64)) if len(self.turns) else self.outcome or 0.0
 
     @property
     def result(self) -> float:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sojourn.credit.relative import GroupEstimator, Values, credit_trajectories, per_label, seats, trajectory_returns
+from sojourn.finite import differ
 from sojourn.types import Credit, Group, Score
 
 
@@ -37,4 +38,4 @@ def _sum(values: Values) -> Values:
 
 def _differ(values: Values) -> Values:
     """Returns 1 for all values if any differ, else 0: rounding must not give equal returns an advantage."""
-    return np.full_like(values, len(values) > 1 and np.ptp(values) > 0)
+    return np.full_like(values, differ(values))

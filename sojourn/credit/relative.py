@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from sojourn.finite import differ
 from sojourn.types import Credit, Group, Score, Streams
 
 Values = NDArray[np.float64]
@@ -53,8 +54,8 @@ def per_label(labels: Iterable[Hashable], values: Values, normalise: Normalise) 
 
 
 def centred(values: Values) -> Values:
-    """Subtracts the mean. Equal values, and a single one, give exactly 0."""
-    return values - values.mean() if len(values) > 1 and np.ptp(values) > 0 else np.zeros_like(values)
+    """Subtracts the mean. Values that are equal but for rounding to 32 bits, and a single one, give exactly 0."""
+    return values - values.mean() if differ(values) else np.zeros_like(values)
 
 
 def standardised(values: Values, epsilon: float = 1e-6, ddof: int = 0) -> Values:

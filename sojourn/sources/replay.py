@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sojourn.config.fields import NONBLANK, Range
 from sojourn.curricula.weighted import weighted_sample
 from sojourn.errors import ConfigError, RecordError
+from sojourn.finite import differ
 from sojourn.record.episodes.group import GroupRecord
 from sojourn.seeds import seed_of
 from sojourn.sources.context import SourceContext, StageContext, require_imitation, require_policy_plays
@@ -147,8 +148,8 @@ class ReplayBuffer:
 
     def _wanted(self, group: Group, scores: Sequence[Score]) -> bool:
         solved = any(trajectory.success for trajectory in group.trajectories)
-        differs = len({np.float32(score.total) for score in scores}) > 1
-        return (solved or not self.config.success_only) and (differs or not self.config.signal_only)
+        signal = not self.config.signal_only or differ([score.total for score in scores])
+        return signal and (solved or not self.config.success_only)
 
     def _weights(self) -> NDArray[np.float64]:
         """Returns how likely each group is to be chosen, 0 where it may not be: (n,)."""

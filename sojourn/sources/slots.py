@@ -17,6 +17,7 @@ from sojourn.branching.rule import Branching
 from sojourn.branching.trees import play_trees
 from sojourn.config.fields import Kind, Range
 from sojourn.errors import ConfigError
+from sojourn.finite import differ
 from sojourn.rewards.reward_cache import scored_or_failed
 from sojourn.rollout.runner import SamplerFor
 from sojourn.schedules import Constant, Schedule
@@ -140,8 +141,10 @@ def has_zero_signal(group: Group, scores: Sequence[Score], signal: Signal) -> bo
         values = [float(trajectory.success) for trajectory in group.trajectories]
     else:
         values = [score.total if signal == "score" else score.result for score in scores]
-    seats = [trajectory.agent for trajectory in group.trajectories]
-    return len({(seat, float(np.float32(value))) for seat, value in zip(seats, values, strict=True)}) <= len(set(seats))
+    of_seat = defaultdict[str, list[float]](list)
+    for trajectory, value in zip(group.trajectories, values, strict=True):
+        of_seat[trajectory.agent].append(value)
+    return not any(map(differ, of_seat.values()))
 
 
 def lacks_comparison(group: Group) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 
 from sojourn.config.fields import Range
 from sojourn.credit.score_parts import compared
+from sojourn.finite import tolerance
 from sojourn.protocols import PerTurn, StepContext
 from sojourn.types import Group
 
@@ -52,11 +53,12 @@ class Pairs:
         """Returns the pairs of a group, the preferred trajectory first, by their numbers in `group.trajectories`, each
         of which has one of `values`; those whose value is NaN are in no pair."""
         found, owners = list[tuple[int, int]](), group.owners
+        least = max(self.margin, tolerance([value for value in values if not math.isnan(value)]))
         known = [n for n, one in enumerate(group.trajectories) if one.turns and not math.isnan(values[n])]
         for seat in dict.fromkeys(group.trajectories[n].agent for n in known):
             own = [n for n in known if group.trajectories[n].agent == seat]
             own.sort(key=lambda n: (-values[n], group.episodes[owners[n]].id))  # in whatever order they come
             chosen = [pair for pair in zip(own, own[::-1], strict=True) if pair[0] != pair[1]][: len(own) // 2]
-            differing = [(a, b) for a, b in chosen if values[a] - values[b] > self.margin]
+            differing = [(a, b) for a, b in chosen if values[a] - values[b] > least]
             found += differing[: self.max_pairs or None]
         return found

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from sojourn.config.fields import NONBLANK, Range
 from sojourn.credit.by_turn import concatenated
 from sojourn.credit.relative import GroupEstimator, Values, credit_trajectories, seats, standardised, trajectory_returns
+from sojourn.finite import tolerance
 from sojourn.types import Credit, Group, Score, Trajectory
-
-SAME = 1e-6  # of the greatest return: what rounding to float32 leaves between equal numbers is less
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,4 +55,4 @@ class DynaGRPO(GroupEstimator):
 def _above_both_means(values: Values, others: Values) -> NDArray[np.bool_]:
     """Returns which values are above their own mean and above the mean of the others, if there are any."""
     bound = max((group.mean() for group in (values, others) if len(group)), default=0.0)
-    return values - bound > SAME * np.abs(concatenated((values, others))).max(initial=0.0)
+    return values - bound > tolerance(concatenated((values, others)))

@@ -10,6 +10,7 @@ import numpy as np
 
 from sojourn.config.fields import NONBLANK, Range
 from sojourn.credit.relative import GroupEstimator, Values, credit_trajectories, trajectory_returns
+from sojourn.finite import differ
 from sojourn.types import Credit, Group, IntArray, Score
 
 
@@ -53,7 +54,7 @@ class MGRPO(GroupEstimator):
 
     def _standardised(self, returns: Values, owner: IntArray) -> Values:
         """Standardises returns under weights by which every episode (`owner`) counts the same."""
-        if np.ptp(returns) == 0:
+        if not differ(returns):
             return np.zeros_like(returns)
         _, where, counts = np.unique(owner, return_inverse=True, return_counts=True)
         weight = 1 / counts[where]
