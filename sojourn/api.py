@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import operator
 import threading
 from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,12 +13,14 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from sojourn import event_loop
 from sojourn.config import toml
 from sojourn.config.lookup import registered_name
 from sojourn.config.passed import PREFIX, name_of
 from sojourn.config.registry import as_toml, shown
-from sojourn.errors import ConfigError
+from sojourn.errors import ConfigError, leaf
 from sojourn.record import metrics
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
@@ -174,7 +177,7 @@ class Policy:
 
     def play(self, task: int = 0, *, split: str = "test") -> Episode:
         """Plays task number `task` of a split in the run's world, with the run's agent, and returns the episode."""
-        return self._loop.wait(self._play(task, split))
+        return self._loop.wait(self._play(operator.index(task), split))
 
     def export(self, out: str | Path, format: str = "hf", dtype: str = "fp32") -> Path:
         """Writes the model into a new folder, as `sojourn export` does."""
@@ -243,13 +246,17 @@ class _Loop:
 
 
 def _wait(work: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine to its end, in a thread where this one has a running event loop, as in a notebook."""
+    """Runs a coroutine to its end, in a thread where this one has a running event loop, as in a notebook. Of several
+    errors that stopped it, it raises the first."""
     try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return event_loop.run(work)
-    with ThreadPoolExecutor(1, thread_name_prefix="sojourn") as pool:
-        return pool.submit(event_loop.run, work).result()
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return event_loop.run(work)
+        with ThreadPoolExecutor(1, thread_name_prefix="sojourn") as pool:
+            return pool.submit(event_loop.run, work).result()
+    except BaseExceptionGroup as errors:
+        raise leaf(errors) from errors
 
 
 def _resolved(recipe: Recipe, overrides: Mapping[str, Any]) -> Resolved:
@@ -287,6 +294,8 @@ def _table(value: Any, where: str) -> Any:
         return [_table(item, f"{where}.{number}") for number, item in enumerate(value)]
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, np.generic):
+        value = value.item()
     if type(value) in SCALARS:
         return value
     if value is None:

@@ -18,7 +18,8 @@ TOLD = (
     "proves that the task is done, or will be with this action, end your message with a line that gives the numbers of "
     "the {most} turns, or fewer, that prove it best, such as: evidence: 2, 5"
 )
-STATED = re.compile(r"\s*\bevidences?\W{0,20}(?:turns?\W{0,3})?\d[\d\s,]*\.?\s*$", re.IGNORECASE)
+STATED = re.compile(r"\bevidences?\W{0,20}(?:turns?\W{0,3})?\d[\d\s,]*\.?$", re.IGNORECASE)
+LONGEST = 1_000  # characters at the end of a message in which the line is looked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,13 @@ class SelfVerifying:
         return SelfVerifyingSeat(agent="self_verifying", acting=self.base, base=self.base.seat(context), text=text)
 
 
+def without_evidence(text: str) -> str:
+    """Returns a message without the line of evidence that it ends with; as it is, where there is none."""
+    stripped = text.rstrip()
+    stated = STATED.search(stripped, max(0, len(stripped) - LONGEST))
+    return text if stated is None else stripped[: stated.start()].rstrip()
+
+
 @dataclass(kw_only=True)
 class SelfVerifyingSeat(ToldSeat):
     """A participant of one episode, whose observations are numbered from 1."""
@@ -53,7 +61,7 @@ class SelfVerifyingSeat(ToldSeat):
 
     async def act(self, observation: Observation, state: str | None = None) -> Message:
         action = await super().act(observation, state)
-        return replace(action, text=STATED.sub("", action.text))
+        return replace(action, text=without_evidence(action.text))
 
     def told(self, observation: Observation) -> Observation:
         return self._numbered(super().told(observation))

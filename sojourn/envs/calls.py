@@ -83,6 +83,8 @@ def method_of(name: str, function: types.FunctionType, owner: str) -> Method:
     properties: dict[str, Any] = {}
     for parameter in parameters:
         key = parameter.name
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise ConfigError(f"{owner}.{name}: {key} comes before a '/', but tools are called by names: take that out")
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or key not in hints:
             raise ConfigError(f"{owner}.{name}: the parameter {parameter} needs a type hint, such as {key}: int")
         properties[key] = schema_of(hints[key], f"{owner}.{name}: {key}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any
 
-from sojourn.abilities import Bounds, Closes, MakesTasks, Opens
+from sojourn.abilities import Bounds, Closes, HasWorlds, MakesTasks, Opens
 from sojourn.config.fields import Kind
 from sojourn.errors import ConfigError
 from sojourn.protocols import Env, EnvFamily
@@ -43,6 +43,8 @@ class Mixed:
     def __post_init__(self) -> None:
         if not self.worlds:
             raise ConfigError("mixed: worlds = []: give at least one, such as worlds = [{name = 'toy'}]")
+        if any(isinstance(world, HasWorlds) for world in self.worlds):
+            raise ConfigError("mixed: one of its worlds is mixed itself: list the worlds of that among its own")
         if self.shares and (len(self.shares) != len(self.worlds) or min(self.shares) < 1):
             raise ConfigError(
                 f"mixed: shares = {list(self.shares)}: expected a whole number above 0 for each of the "

@@ -293,6 +293,10 @@ class ToolsEnv:
 
     async def _observe(self, messages: tuple[Message, ...], system: tuple[Message, ...] = ()) -> Observation:
         choices: Any = await self._ask(self.game.choices) if offers(self.game, ListsChoices) else ()
+        if isinstance(choices, str) or not all(isinstance(choice, str) for choice in choices):
+            raise InfrastructureError(
+                f"{self.interface.name}.choices() gave {short(choices)}: return a list of texts, one for each action"
+            )
         methods = () if self.interface.form == "text" else self.interface.methods.values()
         return Observation(messages, system=system, tools=tuple(m.tool for m in methods), choices=tuple(choices))
 

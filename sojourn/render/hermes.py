@@ -89,10 +89,10 @@ def parse_reply(text: str, thinking: bool) -> Message:
         thought, text = thought.strip(), text.removeprefix("\n").removeprefix("\n")
     if "<tool_call>" not in text:
         return Message(Role.ASSISTANT, text, thought)
+    if "<tool_call>" in text[text.rfind("</tool_call>") + 1 :]:  # now every call ends, so that each is found at once
+        raise ActionError(f"Your tool call was not finished: write {FORM}.")
     calls = tuple(_call(match[1].strip()) for match in CALL.finditer(text))
     outside = CALL.sub("", text)
-    if "<tool_call>" in outside:
-        raise ActionError(f"Your tool call was not finished: write {FORM}.")
     return Message(Role.ASSISTANT, outside.strip(), thought, calls=calls)
 
 

@@ -33,19 +33,18 @@ def branch_svg(trajectory: Trajectory, seat: int, linked: bool) -> Markup:
     if all(turn.parent == at - 1 for at, turn in enumerate(trajectory.turns)):
         return Markup("")
     centres = [(EDGE + STEP * column, EDGE + LANE * lane) for column, lane in layout(trajectory)]
-    lines, dots = Markup(""), Markup("")
+    lines, dots = list[Markup](), list[Markup]()
     for number, turn in enumerate(trajectory.turns):
         x, y = centres[number]
         if turn.parent >= 0:
             px, py = centres[turn.parent]
-            lines += Markup('<path class="branch-edge" d="M{} {}C{} {} {} {} {} {}"/>').format(
-                px, py, px + 12, py, px, y, x, y
-            )
+            edge = Markup('<path class="branch-edge" d="M{} {}C{} {} {} {} {} {}"/>')
+            lines.append(edge.format(px, py, px + 12, py, px, y, x, y))
         dot = Markup('<circle class="turn-node" cx="{}" cy="{}" r="{}"/><text x="{}" y="{}">{}</text>').format(
             x, y, RADIUS, x, y + 3, number + 1
         )
-        dots += Markup('<a href="#turn-{}.{}">{}</a>').format(seat, number, dot) if linked else dot
+        dots.append(Markup('<a href="#turn-{}.{}">{}</a>').format(seat, number, dot) if linked else dot)
     width, height = max(x for x, _ in centres) + EDGE, max(y for _, y in centres) + EDGE
     return Markup('<svg class="branches" viewBox="0 0 {} {}" width="{}" height="{}" role="img">{}{}</svg>').format(
-        width, height, width, height, lines, dots
+        width, height, width, height, Markup("").join(lines), Markup("").join(dots)
     )

@@ -38,23 +38,23 @@ def tree_svg(lines: Sequence[Line]) -> Markup:
         return Markup("")
     places = {line.id: at for at, line in enumerate(lines)}
     starts = [_start(line, places) for line in lines]
-    edges, dots = Markup(""), Markup("")
+    edges, dots = list[Markup](), list[Markup]()
     for at, (line, start) in enumerate(zip(lines, starts, strict=True)):
         y = EDGE + LANE * at
         before = _centre(_holder(at, start - 1, lines, starts, places), start - 1) if start else None
         for turn, node in enumerate(line.nodes[start:], start):
             x = EDGE + STEP * turn
             if before is not None:
-                edges += _edge(*before, x, y)
-            dots += _dot(node, x, y, turn, line.branch.reason if line.branch and turn == start else "")
+                edges.append(_edge(*before, x, y))
+            dots.append(_dot(node, x, y, turn, line.branch.reason if line.branch and turn == start else ""))
             before = x, y
         if line.reward is not None:
             end = EDGE + STEP * max(len(line.nodes) - 1, start) + 2 * RADIUS
-            dots += Markup('<text class="leaf" x="{}" y="{}">{}</text>').format(end, y + 4, number(line.reward))
+            dots.append(Markup('<text class="leaf" x="{}" y="{}">{}</text>').format(end, y + 4, number(line.reward)))
     width = 2 * EDGE + STEP * max(len(line.nodes) for line in lines) + LABEL
     height = 2 * EDGE + LANE * (len(lines) - 1)
     return Markup('<svg class="branches" viewBox="0 0 {} {}" width="{}" height="{}" role="img">{}{}</svg>').format(
-        width, height, width, height, edges, dots
+        width, height, width, height, Markup("").join(edges), Markup("").join(dots)
     )
 
 

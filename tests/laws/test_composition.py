@@ -36,6 +36,7 @@ EAGER = {  # else they say nothing at the first step
     "utterance_advantage": {"warmup": 0},
     "teacher": {"model": "other"},
 }
+SEATS = {"foresight": {"planner": "agent", "executor": "agent"}}  # those of the world
 SHAPES = (
     (Shape(), FORKED, Shape(turns=1, tokens=1), Shape(turns=2)),
     (Shape(turns=4), Shape(turns=1)),
@@ -96,7 +97,7 @@ def recipe(estimator: str, loss: str, lag: int, critic: bool):
     own, *losses = [build("estimator", {"name": estimator}).value, *(build("loss", {"name": n}).value for n in names)]
     needs = sorted(own.needs.union(*(loss.needs - OF_PASS for loss in losses)) - {"targets"})
     stage = {"name": "rl", "steps": 1, "groups": {"name": "slots", "max_lag": lag}}
-    stage |= {"estimator": {"name": estimator}, "losses": [{"name": n} for n in names]}
+    stage |= {"estimator": {"name": estimator, **SEATS.get(estimator, {})}, "losses": [{"name": n} for n in names]}
     stage |= {"streams": [{"name": n, **EAGER.get(n, {})} for n in needs]}
     data = {"name": "all", "env": {"name": "toy"}, "stages": [stage], **({"critic": {}} if critic else {})}
     data |= {"models": {"other": {"name": "tiny"}}} if "teacher" in needs else {}
