@@ -52,11 +52,11 @@ async def a_moment() -> None:
         await asyncio.sleep(0)
 
 
-async def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
+async def until(holds: Callable[[], bool], seconds: float = 60.0, pause_s: float = 0.05) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(pause_s)
 
 
 def processes_of(folder: str) -> list[int]:

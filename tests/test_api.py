@@ -16,7 +16,7 @@ from examples.guess import Guess
 from sojourn import Credit, Ending, Message, Role
 from sojourn.credit.grpo import GRPO
 from sojourn.curricula.shuffle import Shuffle
-from sojourn.errors import ConfigError, RecordError
+from sojourn.errors import ConfigError, InfrastructureError, RecordError
 from sojourn.losses.ppo import PPO
 from tests.trained_run import RECIPE
 
@@ -112,6 +112,24 @@ def test_what_computes_more_slowly_than_it_could_is_said_from_python_too(monkeyp
         assert capsys.readouterr().err.count("note: the kernels of backend 'torch' are not used") == 1, command
     sojourn.evaluate(GUESS, env=Guess, progress=False)
     assert capsys.readouterr().err == ""
+
+
+def test_what_stops_a_training_is_raised_itself(tmp_path):
+    """Not in a group of errors of the tasks that it ran in."""
+
+    class Odd(Guess):
+        def choices(self):
+            return "north"
+
+    with pytest.raises(InfrastructureError, match=r"choices\(\) gave 'north'"):
+        sojourn.train(GUESS, env=Odd, out=tmp_path / "run", progress=False)
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    numbers = {"seed": np.int64(3), "sampling.temperature": np.float32(1.0)}
+    path = sojourn.train(GUESS, env=Guess, out=tmp_path / "run", progress=False, **numbers).path
+    found = tomllib.loads((path / "config.toml").read_text())
+    assert (found["seed"], found["sampling"]["temperature"]) == (3, 1.0)
 
 
 @dataclass(frozen=True)

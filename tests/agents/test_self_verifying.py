@@ -7,7 +7,7 @@ from test_return_conditioned import shown, sit
 
 from sojourn.abilities import ForkableSeat
 from sojourn.agents.plain import Plain
-from sojourn.agents.self_verifying import SelfVerifying
+from sojourn.agents.self_verifying import SelfVerifying, without_evidence
 from sojourn.errors import ActionError
 from sojourn.rewards.transcripts import chosen
 from sojourn.types import Ending
@@ -64,6 +64,22 @@ async def test_a_copy_counts_on_by_itself():
     await fork.act(shown("Two."))
     await seat.act(shown("Two."))
     assert all("[turn 2] Two." in prompt for prompt in sampler.prompts[1:])
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("Done. \n\nEvidence: turns 2, 5. \n", "Done."),
+        ("evidence: 3", ""),
+        ("The evidence 4 is here", "The evidence 4 is here"),
+        ("No evidences ", "No evidences "),
+        (" " * 200_000 + "x", " " * 200_000 + "x"),  # in no time
+        ("evidence: 1" + " " * 200_000 + "x", "evidence: 1" + " " * 200_000 + "x"),
+    ],
+    ids=range(6),
+)
+def test_the_line_of_evidence_is_taken_off(text, left):
+    assert without_evidence(text) == left
 
 
 def test_an_agent_that_only_chooses_is_refused():

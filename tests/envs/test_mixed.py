@@ -126,6 +126,7 @@ def test_a_play_is_of_the_world_that_the_task_is_of() -> None:
         ({"worlds": ()}, "give at least one"),
         ({"worlds": (Toy(),), "shares": (1, 2)}, "for each of the 1 worlds"),
         ({"worlds": (Toy(),), "shares": (0,)}, "above 0"),
+        ({"worlds": (Mixed(worlds=(Toy(),)),)}, "one of its worlds is mixed itself"),
     ],
 )
 def test_what_cannot_be_mixed_is_refused(fields, message) -> None:

@@ -385,6 +385,10 @@ class NoHint(NoTasks):
     def tool(self, x) -> None: ...  # type: ignore[no-untyped-def]
 
 
+class Slashed(NoTasks):
+    def tool(self, x: int, /) -> None: ...
+
+
 class BadHint(NoTasks):
     def tool(self, x: bytes) -> None: ...
 
@@ -395,6 +399,7 @@ class BadHint(NoTasks):
         (NoReward, "has no method reward"),
         (NoTool, "add a tool"),
         (NoHint, "needs a type hint, such as x: int"),
+        (Slashed, r"Slashed.tool: x comes before a '/', but tools are called by names"),
         (BadHint, "x has the type hint <class 'bytes'>: use int"),
     ],
 )
@@ -440,6 +445,16 @@ async def test_a_reward_may_be_a_number_of_numpy(reward):
     step = await (await started(as_family(Counted))).step("agent", say("stop()"))
     assert step.rewards == {"agent": float(reward)}
     assert type(step.rewards["agent"]) is float
+
+
+@pytest.mark.parametrize("choices", ["stop()", [1, 2]])
+async def test_choices_that_are_no_texts_are_the_authors_fault(choices):
+    class Odd(Seeded):
+        def choices(self) -> Any:
+            return choices
+
+    with pytest.raises(InfrastructureError, match=r"choices\(\) gave .*: return a list of texts"):
+        await started(as_family(Odd))
 
 
 def test_families_pass_through():

@@ -113,8 +113,9 @@ def test_calls_read_back_with_text_around_them(renderer):
         (r'<tool_call>{"name": "look", "arguments": {"x": "\ud800"}}</tool_call>', "not JSON"),  # half a pair
         ('<tool_call>{"name": "look", "arguments": {"x": 1e999}}</tool_call>', "not JSON"),  # no finite number
         ('<tool_call>{"name": "a"}</tool_call><tool_call>', "not finished"),
+        ("<tool_call>" * 50_000, "not finished"),  # said at once
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_broken_calls_are_refused_with_the_form_to_write(text, why):
     bound = ChatML().bind(tokenizer("tiny"))

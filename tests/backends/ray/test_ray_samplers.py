@@ -125,8 +125,7 @@ async def test_scores_are_those_of_one_engine(shared, sampler):
 
 async def test_a_request_goes_where_its_prefix_is_cached(sampler):
     busy = asyncio.ensure_future(sampler.sample(prompt(5), params(5, 300)))
-    while not any(replica.running for replica in sampler.replicas):
-        await asyncio.sleep(0)
+    await until(lambda: any(replica.running for replica in sampler.replicas), pause_s=0)
     first = await sampler.sample(prompt(0), params(0))  # by the other one, which has nothing to do
     await busy
     longer = np.concatenate([prompt(0).tokens, first.tokens, prompt(9, 2 * BLOCK).tokens])
