@@ -300,12 +300,12 @@ class Group:
     episodes: tuple[Episode, ...]
     origin: str = "policy"  # or the source that gave them, where another played them or at another time
 
-    @property
+    @cached_property
     def trajectories(self) -> tuple[Trajectory, ...]:
         """Returns the trainable trajectories of episodes without error, in order; scores and credits are for these."""
         return tuple(t for e in self.episodes if e.error is None for t in e.trajectories if t.trainable)
 
-    @property
+    @cached_property
     def owners(self) -> tuple[int, ...]:
         """Returns, for each of `trajectories`, the number of its episode in `episodes`."""
         numbered = [(number, e) for number, e in enumerate(self.episodes) if e.error is None]

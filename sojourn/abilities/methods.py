@@ -258,6 +258,14 @@ class Compares(Ability, Protocol):
     def compares(self) -> bool: ...
 
 
+@runtime_checkable
+class HasOwnMean(Ability, Protocol):
+    """A loss that says whether it is a mean of its own, such as over pairs, whatever the weights of tokens are."""
+
+    @property
+    def own_mean(self) -> bool: ...
+
+
 VALID_FOR = frozenset({"lag", "updates"})  # what a loss is valid for that does not say
 
 

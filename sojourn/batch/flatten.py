@@ -117,15 +117,14 @@ Values = Sequence[Sequence[Sequence[FloatArray]]]  # of sampled tokens, by group
 
 def gather(values: Values, spans: Sequence[TurnSpan], length: int, weights: Values | None = None) -> FloatArray:
     """Returns values of sampled tokens along the batch: (N,), 0 elsewhere. Of a turn that several trajectories share it
-    is the mean of theirs, by `weights` if given."""
+    is the mean of theirs, by `weights` if given; those that are NaN are left out, where not all are."""
     out = np.zeros(length, dtype=np.float32)
     for (start, stop), same in _by_place(spans).items():
         of_place = [values[group][trajectory][turn] for group, trajectory, turn in same]
-        if len(same) == 1:
-            out[start:stop] = of_place[0]
-        else:
-            by = None if weights is None else [weights[group][trajectory][turn] for group, trajectory, turn in same]
-            out[start:stop] = np.average(of_place, axis=0, weights=by)
+        by = None if weights is None else [weights[group][trajectory][turn] for group, trajectory, turn in same]
+        out[start:stop] = of_place[0] if len(same) == 1 else np.average(of_place, axis=0, weights=by)
+        if len(same) > 1 and np.isnan(out[start:stop]).any():
+            out[start:stop] = np.ma.filled(np.ma.average(np.ma.masked_invalid(of_place), 0, by), np.nan)
     return out
 
 

@@ -42,6 +42,7 @@ class BinaryCrossEntropy:
     unverified = "accounts of the papers were read, and code of others that trains outcome reward models so"
     zero_at_zero_advantage = False
     valid_for = frozenset({"lag", "updates", "unsampled"})
+    own_mean = True
 
     @property
     def needs(self) -> frozenset[str]:

@@ -11,7 +11,7 @@ import torch
 
 from sojourn.config.fields import Range
 from sojourn.losses.last_tokens import last_tokens, mean_over_all, spread
-from sojourn.losses.preference import require_whole
+from sojourn.losses.preference import pair_numbers, require_whole
 from sojourn.protocols import PassOutput, SelectedTokens
 from sojourn.types import Batch, FloatArray
 
@@ -35,14 +35,13 @@ class BradleyTerry:
     needs = frozenset({"critic", "pairs", "values"})
     zero_at_zero_advantage = False
     valid_for = frozenset({"lag", "updates", "unsampled"})
+    own_mean = True
     compares = True
 
     def columns(self, batch: Batch) -> Mapping[str, FloatArray]:
         """Returns by what the value of each token is multiplied, so that the weighted sum has the gradient of the mean
         over the pairs; that mean; and the fraction of pairs in which the preferred one has the higher value."""
-        trained = batch.weight > 0
-        # rounded, as those of a turn that plays share are a mean of equal numbers
-        numbers = np.rint(np.where(trained, batch.streams["pairs"], 0.0)).astype(np.int64)  # (N,)
+        numbers = pair_numbers(batch)
         require_whole(numbers, np.unique(np.abs(numbers[numbers != 0])))
         worse = last_tokens(batch, -numbers, numbers < 0)
         better = last_tokens(batch, numbers, numbers > 0)  # both in the order of the pairs

@@ -31,6 +31,7 @@ class DPO:
     needs = frozenset({"pairs", "ref_logprobs"})
     zero_at_zero_advantage = False
     valid_for = frozenset({"lag", "updates", "unsampled"})
+    own_mean = True
     chooses = True
     compares = True
 

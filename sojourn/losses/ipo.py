@@ -29,6 +29,7 @@ class IPO:
     needs = frozenset({"pairs", "ref_logprobs"})
     zero_at_zero_advantage = False
     valid_for = frozenset({"lag", "updates", "unsampled"})
+    own_mean = True
     chooses = True
     compares = True
 

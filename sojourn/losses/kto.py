@@ -34,6 +34,7 @@ class KTO:
     needs = frozenset({"desirable", "ref_logprobs", "reference_kl"})
     zero_at_zero_advantage = False
     valid_for = frozenset({"lag", "updates", "unsampled"})
+    own_mean = True
     chooses = True
 
     def choose(self, batch: Batch, logprobs: FloatArray) -> Mapping[str, FloatArray]:

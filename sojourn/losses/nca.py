@@ -33,6 +33,7 @@ class NCA:
     needs = frozenset({"group_softmax", "ref_logprobs"})
     zero_at_zero_advantage = False
     valid_for = frozenset({"lag", "updates", "unsampled"})
+    own_mean = True
     chooses = True
 
     def choose(self, batch: Batch, logprobs: FloatArray) -> Mapping[str, FloatArray]:

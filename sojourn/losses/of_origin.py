@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sojourn.abilities import Compares, DividesGradient
+from sojourn.abilities import Compares, DividesGradient, HasOwnMean
 from sojourn.config.fields import NONBLANK
 from sojourn.losses.wrapped import WrappedLoss
 from sojourn.protocols import Loss, PassOutput, SelectedTokens
@@ -26,8 +26,9 @@ class OfOrigin(WrappedLoss):
     "experts", "replay", "folder", "imported". So one step can imitate demonstrations and reinforce what was played.
     The base sees these tokens as if the step had no others. With `mean` = "step" each keeps its weight in the step, so
     the loss counts for as much as there are tokens of it; with "origins" the loss is the mean over these tokens alone,
-    however few they are. Metrics are such means, too, and begin with the names of the origins. Where all groups are of
-    these origins, both are the base itself.
+    however few they are. A base that is a mean of its own, such as over pairs, counts for the same with both. Metrics
+    are means over these tokens, too, and begin with the names of the origins. Where all groups are of these origins,
+    both are the base itself.
     """
 
     origins: tuple[Annotated[str, NONBLANK], ...] = ("policy",)
@@ -75,9 +76,11 @@ class OfOrigin(WrappedLoss):
             return out.logprobs.masked_fill(torch.ones_like(scale, dtype=torch.bool), 0.0), {}
         factor = scale[where]
         per_token, metrics = self.base(_picked_output(out, where), self._picked(batch, where))
+        if self.mean == "origins" and not (isinstance(self.base, HasOwnMean) and self.base.own_mean):
+            per_token = per_token * factor
         zeros = out.logprobs.new_zeros(len(scale))
         prefix = "_".join(self.origins)
-        return zeros.index_copy(0, where, per_token * factor if self.mean == "origins" else per_token), {
+        return zeros.index_copy(0, where, per_token), {
             f"{prefix}_{name}": zeros.index_copy(0, where, values.float() * factor) for name, values in metrics.items()
         }
 

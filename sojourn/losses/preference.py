@@ -40,27 +40,38 @@ def preference_columns(
     `name`_loss and `name`_accuracy, the loss of the token's pair, and whether the preferred trajectory is the likelier
     one. Without `reference`, the sums of the reference model are 0.
     """
-    trained = batch.weight > 0
-    # rounded, as those of a turn that plays share are a mean of equal numbers
-    numbers = np.rint(np.where(trained, batch.streams["pairs"], 0.0)).astype(np.int64)  # (N,)
+    numbers = pair_numbers(batch)
     pairs = np.unique(np.abs(numbers[numbers != 0]))
     columns = {key: np.zeros(len(batch), dtype=np.float32) for key in (name, f"{name}_loss", f"{name}_accuracy")}
     if not len(pairs):
         return columns
     require_whole(numbers, pairs)
     known = batch.streams["ref_logprobs"] if reference else np.zeros(len(batch), dtype=np.float32)
-    better, worse = (_sums(sign * pairs, numbers, logprobs, known) for sign in (1, -1))
+    better, worse = (_sums(pairs, sign * numbers, logprobs, known) for sign in (1, -1))
     losses = loss(better, worse)
     losses.mean().backward()
+    won = (better.policy > worse.policy).detach().numpy()
     for sign, side in ((1, better), (-1, worse)):
         assert side.policy.grad is not None
-        for pair, gradient, value, gap in zip(
-            sign * pairs, side.policy.grad, losses.detach(), (better.policy - worse.policy).detach(), strict=True
-        ):
-            tokens = numbers == pair
-            columns[name][tokens] = float(gradient) / batch.weight[tokens]
-            columns[f"{name}_loss"][tokens], columns[f"{name}_accuracy"][tokens] = float(value), float(gap > 0)
+        at = np.flatnonzero(sign * numbers > 0)
+        place = np.searchsorted(pairs, sign * numbers[at])
+        columns[name][at] = side.policy.grad.numpy()[place] / batch.weight[at]
+        columns[f"{name}_loss"][at], columns[f"{name}_accuracy"][at] = losses.detach().numpy()[place], won[place]
     return columns
+
+
+def pair_numbers(batch: Batch) -> IntArray:
+    """Returns the number of its pair for each token, below 0 in the one that is not preferred, and 0 for those in none:
+    (N,). Raises `ConfigError` where plays share a turn and are in different pairs, as the turn has the mean of their
+    numbers."""
+    pairs = np.where(batch.weight > 0, batch.streams["pairs"], 0.0)
+    numbers = np.rint(pairs)
+    if (np.abs(pairs - numbers) > 1e-3).any():
+        raise ConfigError(
+            "plays that fork share a turn and are in different pairs, or one of them in none: a loss of preferences "
+            "compares whole trajectories: take groups without branching, or compare turns by the stream turn_pairs"
+        )
+    return numbers.astype(np.int64)
 
 
 def trajectory_columns(
@@ -96,12 +107,16 @@ def preference_loss(
     return batch.streams[name] * out.logprobs, {key: batch.streams[key] for key in shown}
 
 
-def _sums(wanted: IntArray, numbers: IntArray, policy: FloatArray, reference: FloatArray) -> Sums:
+def _sums(pairs: IntArray, numbers: IntArray, policy: FloatArray, reference: FloatArray) -> Sums:
+    """Returns the sums over the tokens of each of the pairs, which are sorted: (P,)."""
+    at = np.flatnonzero(numbers > 0)
+    place = np.searchsorted(pairs, numbers[at])
+
     def total(values: FloatArray) -> torch.Tensor:
-        return torch.tensor([float(values[numbers == number].sum(dtype=np.float64)) for number in wanted])
+        return torch.tensor(np.bincount(place, weights=values[at].astype(np.float64), minlength=len(pairs)))
 
     ones = np.ones(len(numbers), dtype=np.float32)
-    return Sums(total(policy).double().requires_grad_(), total(reference).double(), total(ones).double())
+    return Sums(total(policy).requires_grad_(), total(reference), total(ones))
 
 
 def require_whole(numbers: IntArray, pairs: IntArray) -> None:

@@ -30,6 +30,7 @@ class SimPO:
     needs = frozenset({"pairs"})
     zero_at_zero_advantage = False
     valid_for = frozenset({"lag", "updates", "unsampled"})
+    own_mean = True
     chooses = True
     compares = True
 

@@ -132,8 +132,8 @@ class Judged(NamedTuple):
 
 def _cross_entropy(sums: Values, rewarded: Any, sizes: Sequence[int]) -> Judged:
     """Computes the cross-entropy of sigmoid(Q) with whether each trajectory was rewarded."""
-    probability = 1 / (1 + np.exp(-sums))
-    error = -np.log(np.where(rewarded, probability, 1 - probability)).mean() if len(sums) else 0.0
+    probability = np.exp(-np.logaddexp(0, -sums))
+    error = np.logaddexp(0, np.where(rewarded, -sums, sums)).mean() if len(sums) else 0.0
     accuracy = float(((sums > 0) == rewarded).mean()) if len(sums) else 0.0
     return Judged(float(error), accuracy, (probability - rewarded) / max(len(sums), 1))
 
@@ -146,10 +146,10 @@ def _dpo(sums: Values, rewarded: Any, sizes: Sequence[int]) -> Judged:
         for better in places[rewarded[places]]:
             for worse in places[~rewarded[places]]:
                 gap = float(sums[better] - sums[worse])
-                gradient = 1 / (1 + np.exp(gap))
+                gradient = np.exp(-np.logaddexp(0, gap))
                 gradients[better] -= gradient
                 gradients[worse] += gradient
-                errors.append(np.log1p(np.exp(-gap)))
+                errors.append(np.logaddexp(0, -gap))
                 ranked.append(gap > 0)
     count = max(len(errors), 1)
     return Judged(float(np.sum(errors) / count), float(np.mean(ranked)) if ranked else 0.0, gradients / count)

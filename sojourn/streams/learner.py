@@ -64,7 +64,9 @@ class Learner:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._restored = state
-        if self._net is not None:
+        if not state:
+            self._net = None  # as before anything was learned: it is built anew
+        elif self._net is not None:
             self._load_restored()
 
     def _load_restored(self) -> None:

@@ -1,8 +1,11 @@
 """Estimators for planners and for those that foresee, against small examples worked by hand."""
 
+from dataclasses import replace
+
 import pytest
 from cases import by_turn, group, of_episodes, paid, trajectory
 
+from sojourn.credit.among_models import of_model
 from sojourn.credit.grpo import GRPO
 from sojourn.credit.papers.dyna_grpo import DynaGRPO
 from sojourn.credit.papers.foresight import Foresight
@@ -46,6 +49,27 @@ def test_only_the_executor_of_the_same_episode_counts():
     made = of_episodes([pair(1, 0, "s"), pair(1, 1, "s")[::-1], pair(1, 1, "z")])
     [credit] = Foresight(epsilon=0.0)([made], [paid([1], [], [0.5], [0], [0], [9])], {})
     assert by_turn(credit) == [[pytest.approx(1)], [], [0], [pytest.approx(-1)], [0], [0]]
+
+
+def test_the_executor_may_be_another_model_trained_or_not():
+    """As an executor of the same model, where the one that is not trained has its rewards from the world."""
+    rewards = ([0.5], [1], [0.5], [0], [0], [1])
+    made = of_episodes([pair(1, 1, "s") for _ in range(3)])
+    [expected] = Foresight(epsilon=0.0)([made], [paid(*rewards)], {})
+    planners = [by_turn(expected)[n] for n in (0, 2, 4)]
+    other = of_episodes([(p, replace(e, model="small")) for p, e in (pair(1, 1, "s") for _ in range(3))])
+    own = of_episodes([(e.trajectories[0],) for e in other.episodes])
+    credit_of = of_model("policy", Foresight(epsilon=0.0), [other], [paid(*rewards)])
+    [found] = credit_of([own], [paid(*rewards[::2])], {})
+    assert by_turn(found) == planners
+
+    def untrained(executor, reward):
+        return replace(executor, trainable=False, turns=(replace(executor.turns[0], reward=reward),))
+
+    pairs = zip((pair(1, 1, "s") for _ in range(3)), rewards[1::2], strict=True)
+    frozen = [(planner, untrained(executor, reward)) for (planner, executor), [reward] in pairs]
+    [found] = Foresight(epsilon=0.0)([of_episodes(frozen)], [paid(*rewards[::2])], {})
+    assert by_turn(found) == planners
 
 
 def refined(won, turns=2):

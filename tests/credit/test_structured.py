@@ -104,6 +104,18 @@ def test_mgrpo_by_hand():
     assert flat(by_turn(credit)) == pytest.approx([1, 1.5882, 0.1222, -1, -0.8552], abs=1e-4)
 
 
+def test_a_main_agent_that_is_not_trained_is_paid_by_the_world():
+    """Called agents have a part of its return all the same."""
+    called = trajectory([2], agent="searcher")
+    for trainable in (True, False):
+        mains = [replace(trajectory([1]), trainable=trainable, unacted_reward=reward) for reward in (0.0, 1.0)]
+        mains = [replace(one, turns=(replace(one.turns[0], reward=one.unacted_reward),)) for one in mains]
+        made = of_episodes([[one, called] for one in mains])
+        scores = paid(*(([0], [0], [1], [0]) if trainable else ([0], [0])))
+        [credit] = MGRPO(epsilon=0.0)([made], [scores], {})
+        assert [flat(by_turn(credit))[n] for n in ((1, 3) if trainable else (0, 1))] == pytest.approx([-1, 1])
+
+
 def test_a_called_agent_counts_for_as_much_however_often_it_was_called():
     """Its trajectories of 2 tokens each share the weight that the main agent's one has, once it is called at all."""
     aggregate = load(PRESETS / "mgrpo.toml").recipe.stages[0].aggregate

@@ -1,5 +1,7 @@
 """Engine tokens are trained tokens, each exactly once, forks and new windows included; weights sum to one."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +11,7 @@ from made import group, score, trajectory
 from sojourn.batch import Aggregate, to_batch
 from sojourn.batch.flatten import flatten, gather, paths, scatter
 from sojourn.credit.rloo import RLOO
-from sojourn.types import Credit, Trajectory
+from sojourn.types import Branch, Credit, Episode, Trajectory
 
 
 @st.composite
@@ -109,6 +111,22 @@ def test_a_trajectory_without_targets_leaves_those_of_the_others_where_they_are(
     trained, first = batch.weight > 0, batch.trajectory == 0
     assert np.isnan(batch.streams["targets"][trained & first]).all()
     assert (batch.streams["targets"][trained & ~first] == 2).all()
+
+
+def test_a_turn_that_plays_share_has_the_targets_of_those_that_have_one():
+    rng = np.random.default_rng(0)
+    whole = trajectory(rng)
+    other = replace(whole, turns=(whole.turns[0], *trajectory(rng).turns[1:]))
+    made = group([whole, other])
+    branched = Episode("b", made.task, (other,), branch=Branch("a", (1,)))
+    made = replace(made, episodes=(Episode("a", made.task, (whole,)), branched))
+    sizes = [[len(turn.sample.tokens) for turn in t.turns] for t in (whole, other)]
+    targets = [tuple(np.full(n, v, dtype=np.float32) for n in ns) for ns, v in zip(sizes, (1.0, np.nan), strict=True)]
+    credit = [Credit(Credit.uniform(t, 1.0).tokens, of) for t, of in zip((whole, other), targets, strict=True)]
+    batch = to_batch([made], [credit], {}, aggregate=Aggregate())
+    trained = batch.weight > 0
+    assert int((batch.streams["targets"][trained] == 1).sum()) == sum(sizes[0])  # with the shared turn
+    assert int(np.isnan(batch.streams["targets"][trained]).sum()) == sum(sizes[1][1:])
 
 
 def test_gather_and_scatter_are_inverse():

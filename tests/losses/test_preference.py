@@ -21,7 +21,7 @@ from sojourn.losses.ipo import IPO
 from sojourn.losses.kto import KTO
 from sojourn.losses.nca import NCA
 from sojourn.losses.orpo import ORPO
-from sojourn.losses.preference import Sums
+from sojourn.losses.preference import Sums, pair_numbers
 from sojourn.losses.simpo import SimPO
 from sojourn.protocols import PassOutput, SelectedTokens
 from sojourn.record import metrics
@@ -67,6 +67,17 @@ def test_pairs_differ_by_more_than_the_margin_and_are_bounded():
     assert len(both) == 2
     assert Pairs(max_pairs=1).pairs(groups[0], [1.0, 1.0, 2.5, 3.5]) == both[:1]
     assert Pairs().pairs(groups[0], [1.0, nan, 2.5, nan]) == [(2, 0)]
+
+
+def test_a_turn_of_plays_in_different_pairs_is_refused():
+    """It has the mean of their numbers, which may be that of another pair."""
+    values = np.zeros(6, dtype=np.float32)
+    values[:] = (1, 1, 1.5, -1, -1, 0)
+    batch = SimpleNamespace(weight=np.ones(6, dtype=np.float32), streams={"pairs": values})
+    with pytest.raises(ConfigError, match="plays that fork share a turn and are in different pairs"):
+        pair_numbers(batch)
+    values[2] = 1.0
+    assert pair_numbers(batch).tolist() == [1, 1, 1, -1, -1, 0]
 
 
 def side(policy: float, reference: float, tokens: int) -> Sums:

@@ -22,6 +22,7 @@ from sojourn.credit.constant import Constant
 from sojourn.credit.grpo import GRPO
 from sojourn.errors import ConfigError
 from sojourn.losses.clip_cov import ClipCov
+from sojourn.losses.dpo import DPO
 from sojourn.losses.nll import NLL
 from sojourn.losses.of_origin import OfOrigin
 from sojourn.losses.papers.positive_nll import PositiveNLL
@@ -123,6 +124,20 @@ def test_the_mean_over_an_origin_does_not_depend_on_how_many_tokens_others_have(
     assert float((metrics["experts_nll"].numpy() * weight).sum()) == pytest.approx(plain)
     third = called([OfOrigin(base=NLL(), origins=("experts",))], groups)
     assert (third[0] * weight).sum() == pytest.approx(alone * shown.mean())
+
+
+@pytest.mark.parametrize("mean", ["step", "origins"])
+def test_a_base_with_a_mean_of_its_own_counts_for_as_much_beside_many_others(mean):
+    """Its mean is over pairs, of which other origins have none."""
+    groups, _ = step(("experts", "policy"))
+    pairs = [[tuple(turn * 0 for turn in t) for t in g] for g in zeros(groups)]
+    for sign, place in ((1.0, 0), (-1.0, 1)):
+        pairs[0][place] = tuple(np.full(len(turn), sign, np.float32) for turn in pairs[0][place])
+    streams = {"pairs": pairs, "ref_logprobs": zeros(groups)}
+    plain = called([DPO()], groups, streams)
+    wrapped = called([OfOrigin(base=DPO(), origins=("experts",), mean=mean)], groups, streams)
+    np.testing.assert_allclose(wrapped[1] * wrapped[2], plain[1] * plain[2], rtol=1e-5)
+    assert np.abs(plain[1]).max() > 0
 
 
 @pytest.mark.parametrize("mean", ["step", "origins"])

@@ -24,7 +24,8 @@ class Foresight(GroupEstimator):
     Every subgoal is one step, so no later reward counts: the n-th turn of the executor in an episode carries out the
     n-th turn of the planner. Other rewards of the planner, such as one for its format, are given by the world or a
     judge. States are those of `Env.state_key`; that of the executor should contain the subgoal. A state that occurs
-    once gets zero credit.
+    once gets zero credit. The executor may be another model, trained or not: one that is not trained has the world's
+    rewards.
 
     The source is accounts of the paper. They say that the planner's reward is a weighted sum of format, execution and a
     third term, but not the weights, so `execution_coef` is ours. The paper draws new subgoals in each state of recorded
@@ -38,6 +39,10 @@ class Foresight(GroupEstimator):
 
     env_needs = frozenset({"state_key"})
     unverified = "the paper's abstract and reviews were read, not its reward nor its weights"
+
+    @property
+    def reads_all_models(self) -> bool:
+        return self.execution_coef != 0
 
     @property
     def named_seats(self) -> frozenset[str]:
@@ -55,10 +60,13 @@ class Foresight(GroupEstimator):
         names = np.array(seats_of_turns(group), dtype=object)
         owner = np.array([n for n, t in zip(group.owners, group.trajectories, strict=True) for _ in t.turns], dtype=int)
         total = rewards.copy()
+        scored = {id(t): score.turns for t, score in zip(group.trajectories, scores, strict=True)}
         for episode in set(group.owners):
-            planned, executed = (
-                np.flatnonzero((owner == episode) & (names == name)) for name in (self.planner, self.executor)
+            planned = np.flatnonzero((owner == episode) & (names == self.planner))
+            executors = [t for t in group.episodes[episode].trajectories if t.agent == self.executor]
+            executed = concatenated(
+                scored.get(id(t), np.array([turn.reward for turn in t.turns])).astype(np.float64) for t in executors
             )
             pairs = min(len(planned), len(executed))
-            total[planned[:pairs]] += self.execution_coef * rewards[executed[:pairs]]
+            total[planned[:pairs]] += self.execution_coef * executed[:pairs]
         return total

@@ -46,7 +46,10 @@ class MGRPO(GroupEstimator):
         returns, advantages = trajectory_returns(scores), np.zeros(len(scores))
         main_returns = {int(owner[n]): returns[n] for n in np.flatnonzero(names == self.main_agent)}
         called = np.flatnonzero(names != self.main_agent)
-        returns[called] += [self.main_coef * main_returns.get(int(owner[n]), 0.0) for n in called]
+        for episode in {int(owner[n]) for n in called} - main_returns.keys():  # one that is not trained
+            main = [t for t in group.episodes[episode].trajectories if t.agent == self.main_agent]
+            main_returns[episode] = sum(t.reward for t in main)
+        returns[called] += [self.main_coef * main_returns[int(owner[n])] for n in called]
         for name in dict.fromkeys(names):
             same_seat = np.flatnonzero(names == name)
             advantages[same_seat] = self._standardised(returns[same_seat], owner[same_seat])
