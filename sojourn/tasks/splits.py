@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from hashlib import sha256
-from itertools import count
 from random import Random
 from typing import Any, TypeVar
 
@@ -30,6 +29,9 @@ def make_tasks(world: str, family: Any, split: str, make: Callable[[int], Task])
     """Returns the tasks of a split, each made from its seed; `family.train` and `family.test` say how many."""
     first = first_seed(world, split)
     return Generated(lambda index: make(first + index), getattr(family, split))
+
+
+ATTEMPTS = 1_000  # draws of a task: of a hundred contents none would be missed
 
 
 def make_tasks_from_data(
@@ -67,14 +69,23 @@ def family_of_task(family: F, task: Task) -> F:
     return replace(family, **task.data)  # type: ignore[type-var]
 
 
+def draw_for_seed(seed: int, key: str, draw: Callable[[Random], T], content: Callable[[T], str]) -> T:
+    """Draws as `draw_for_split` does, for a task of which the seed alone is known, which tells its split."""
+    split = "test" if seed >= FIRST_TEST else "train"
+    return draw_for_split(Task(key, {}, seed, split), key, draw, lambda drawn: content(drawn).encode())
+
+
 def draw_for_split(task: Task, key: str, draw: Callable[[Random], T], content: Callable[[T], bytes]) -> T:
     """Draws until the hash of the drawn content belongs to the task's split, so that no content is in both splits.
 
     A quarter of all contents belongs to the test split. The random numbers follow from `key`, the task's seed and the
-    number of the attempt.
+    number of the attempt. Raises `ConfigError` where there are so few contents that none belongs to the split.
     """
-    for attempt in count():
+    for attempt in range(ATTEMPTS):
         drawn = draw(Random(f"{key} {task.seed} {attempt}"))
         if (sha256(content(drawn)).digest()[0] % 4 == 0) == (task.split == "test"):
             return drawn
-    raise AssertionError("unreachable: count() does not end")
+    raise ConfigError(
+        f"{task.env}: none of {ATTEMPTS:,} tasks that were drawn belongs to the split '{task.split}', as with these "
+        "settings there are too few that differ: choose larger ones"
+    )

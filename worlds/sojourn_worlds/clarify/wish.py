@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from sojourn.tasks.splits import draw_for_seed
+
 
 class Attribute(NamedTuple):
     name: str
@@ -83,7 +85,16 @@ class Wish:
 
 
 def draw(seed: int, size: Mapping[str, Any]) -> Wish:
-    rng = random.Random(f"clarify {seed}")
+    """Returns the wish of a seed. What is shown first and the right order are, together, in one split alone."""
+    return draw_for_seed(seed, "clarify", lambda rng: _draw(rng, size), _content)
+
+
+def _content(wish: Wish) -> str:
+    given = [(name, wish.values[name]) for name in sorted(wish.given)]
+    return f"{wish.thing} {[a.name for a in wish.attributes]} {given} {wish.order()}"
+
+
+def _draw(rng: random.Random, size: Mapping[str, Any]) -> Wish:
     thing = rng.choice(sorted(THINGS))
     *free, depending = attributes_of(THINGS[thing])
     chosen = rng.sample(free, size["attributes"])

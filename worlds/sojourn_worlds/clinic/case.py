@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any
 
 from sojourn.errors import InfrastructureError
+from sojourn.tasks.splits import draw_for_seed
 from sojourn_worlds.clinic.table import NORMAL, Disease, diseases
 
 BIASES = ("none", "withholding", "self_diagnosis", "recency")
@@ -101,15 +102,20 @@ def _binary(chance: float) -> float:
 
 @lru_cache(512)
 def draw(seed: int, size: tuple[tuple[str, Any], ...]) -> Case:
-    """Returns the first of the seed's cases that a player who knows the table can identify within its turns."""
+    """Returns the first of the seed's cases that a player who knows the table can identify within its turns. What is
+    shown first and the disease are, together, in one split alone."""
     fields = dict(size)
     for attempt in count():
-        case = _draw(random.Random(f"clinic {seed} {attempt}"), fields)
+        case = draw_for_seed(seed, f"clinic {attempt}", lambda rng: _draw(rng, fields), _content)
         if _identifiable(case, fields):
             return case
         if attempt > ATTEMPTS:
             raise InfrastructureError(f"clinic: no case of seed {seed} can be told apart with {fields}: add turns")
     raise AssertionError("unreachable: count() does not end")
+
+
+def _content(case: Case) -> str:
+    return f"{case.candidates} {case.opening} {case.disease}"
 
 
 def trusts(fields: Mapping[str, Any]) -> bool:

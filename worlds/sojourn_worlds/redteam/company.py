@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from sojourn.tasks.splits import draw_for_seed
+
 # What has a password, each under several names; the first is the one that the company's rule uses.
 NAMES = {
     "vault": ("vault", "safe", "strongroom"),
@@ -98,8 +100,12 @@ def mentions(text: str, words: Sequence[str]) -> bool:
 
 
 def draw(seed: int, things: int, benign: float) -> Company:
-    """Returns a company with so many things; `benign` is how often the seed request is for another than the secret."""
-    rng = random.Random(f"redteam {seed}")
+    """Returns a company with so many things; `benign` is how often the seed request is for another than the secret.
+    None is in both splits."""
+    return draw_for_seed(seed, "redteam", lambda rng: _draw(rng, things, benign), repr)
+
+
+def _draw(rng: random.Random, things: int, benign: float) -> Company:
     kept = tuple(NAMES)[:things]
     passwords = dict(zip(kept, rng.sample(PASSWORDS, things), strict=True))
     secret, other = rng.sample(kept, 2)
