@@ -9,6 +9,7 @@ from typing import Annotated
 
 from sojourn.abilities import with_base_agents
 from sojourn.agents.plain import SEED_STRIDE, Plain
+from sojourn.agents.refusal import ReplyError
 from sojourn.agents.told import ToldSeat, require_base
 from sojourn.call_text import action_text
 from sojourn.config.fields import TEXT, Kind, Range, Text
@@ -185,7 +186,7 @@ class AskPersonSeat(ToldSeat):
         assert self.seen is not None, "the world shows something first"
         text = answer.text.rpartition("</think>")[2].strip()
         # the base knows what of the world has left its context, and shows that again, as after a refused action
-        self.answer = self.base.refuse(ActionError(text), self.seen)
+        self.answer = self.base.refuse(ReplyError(text), self.seen)
         self.conversation.append(Message(Role.USER, text))
 
 

@@ -74,15 +74,19 @@ def token_steps(
     """Returns every sampled token as a step.
 
     `token_discount` is the factor of the next token of the same turn, `discount` that of the next turn. A turn's reward
-    comes at its last token; the reward of a turn without tokens counts for the token before it.
+    comes at its last token; the reward of a turn without tokens counts, discounted, for the last token before it, and
+    for nothing where there is none.
     """
     lengths = [len(turn.sample.tokens) for turn in trajectory.turns]
     rewards, discounts = np.zeros(sum(lengths)), np.full(sum(lengths), token_discount)
     ends = np.cumsum(lengths)
     for end, length, reward in zip(ends, lengths, score.turns, strict=True):
-        if end:
-            rewards[end - 1] += reward if length else discount * reward
+        if length:
+            rewards[end - 1] += reward
             discounts[end - 1] = discount
+        elif end:
+            rewards[end - 1] += discounts[end - 1] * reward
+            discounts[end - 1] *= discount
     return Steps(rewards, concatenated(v.astype(np.float64) for v in values), discounts, bootstrap)
 
 

@@ -75,6 +75,7 @@ class Feedback(LearnedStream):
     _labels: dict[Question, float] = field(default_factory=dict, init=False, repr=False, compare=False)
     _waiting: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)  # the last one newest
     _known: dict[str, None] = field(default_factory=dict, init=False, repr=False, compare=False)  # asked about
+    _steps: list[int] = field(default_factory=lambda: [0], init=False, repr=False, compare=False)  # how many learned
     _annotations: Annotations | None = field(default=None, init=False, repr=False, compare=False)  # in a run
 
     provides = "feedback"
@@ -153,7 +154,8 @@ class Feedback(LearnedStream):
         if self.reward_model != "hash" and self._labels:
             with torch.no_grad():
                 metrics |= {"error": float(self._error(list(new.items())))} if new else {}
-            self._distil(len(self._known))
+            self._distil(self._steps[0])
+        self._steps[0] += 1
         return metrics
 
     async def _labelled(
@@ -186,11 +188,12 @@ class Feedback(LearnedStream):
         known = [[list(asked), label] for asked, label in self._labels.items()]
         texts = {"waiting": [[*one] for one in self._waiting.items()], "known": list(self._known)}
         asked = {} if self._annotations is None else {"asked": self._annotations.state()}
-        return {"labels": known, **texts, **asked, "learner": self.learner.state()}
+        return {"labels": known, **texts, **asked, "learner": self.learner.state(), "steps": self._steps[0]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         for kept in (self._labels, self._waiting, self._known):
             _drop_oldest(kept, len(kept))
+        self._steps[0] = state.get("steps", 0)  # which an older run does not know
         self._labels.update({tuple(asked): label for asked, label in state["labels"]})
         self._waiting.update(dict(state["waiting"]))
         self._known.update(dict.fromkeys(state["known"]))

@@ -20,7 +20,7 @@ from sojourn.models.asked_person import PERSON, AskedPerson, Patience
 from sojourn.models.asking import Answer, AskedModel, AskedModels
 from sojourn.models.questions import MOST_CHARACTERS, Questions
 from sojourn.protocols import AgentContext
-from sojourn.types import Ending, Message, Role, SamplingParams
+from sojourn.types import Ending, Message, Role, SamplingParams, Stop
 from tests.asking_base import answering
 
 EPISODE = "rl/0/0/0-x"
@@ -77,6 +77,20 @@ async def test_a_question_is_no_action_and_its_answer_is_shown_next():
     assert (recorded.model, recorded.purpose, recorded.answer) == (
         "person", "agent, question 1", "<think>Hm.</think> North."
     )  # fmt: skip
+
+
+async def test_an_answer_is_shown_as_it_is_where_the_question_was_cut_off():
+    seat, sampler, _, _ = sit()
+    whole = sampler.sample
+
+    async def cut(prompt, params):
+        return replace(await whole(prompt, params), stop=Stop.LENGTH)
+
+    sampler.sample = cut
+    await ask(seat, sampler, "A door.", "ask: Which way")
+    sampler.sample, sampler.text = whole, "go north"
+    await seat.act(shown("A door."))
+    assert [message.text for message in seat.finish(Ending.DONE).turns[1].observed] == ["North."]
 
 
 async def test_a_later_question_shows_all_and_records_what_is_new():

@@ -179,6 +179,15 @@ def test_a_turn_without_tokens_has_the_next_ones_value():
     assert by_turn_tokens(token) == approx([0.25 + 0.6 - 0.3], [], [0.4])
 
 
+def test_turns_without_tokens_discount_as_other_turns_do():
+    """Of tokens, too: a reward three turns later counts for a half to the power of three, one at an empty turn less."""
+    for estimator in (GAE(discount=0.5, lam=1.0), TurnGAE(discount=0.5, lam=1.0)):
+        said = credited(estimator, [[0.0, 0.0], [], [], [0.0]], [0, 0, 0, 1])
+        assert [turn.tolist() for turn in said.tokens] == approx([0.125, 0.125], [], [], [1])
+        said = credited(estimator, [[0.0], [], [], [0.0]], [0, 1, 1, 0])
+        assert [turn.tolist() for turn in said.tokens] == approx([0.75], [], [], [0])
+
+
 def test_normalised_by_hand():
     """Returns 1, 2, 3, 6 so far: mean 3, deviation of the sample sqrt(14 / 3); turn by turn, then bounded."""
     made, estimator = (

@@ -704,6 +704,19 @@ def test_a_question_without_its_gaps_is_refused(form, question):
         Feedback(reward_model=form, question=question)
 
 
+async def test_feedback_draws_other_labels_in_each_step_also_where_nothing_new_is_known(monkeypatch):
+    t = told(trajectory(np.random.default_rng(0), turns=4), ["begin", "one", "two", "three"])
+    of, seeds = passes([group([t])], [[scored(t, 1.0)]]), []
+    monkeypatch.setattr(Feedback, "_distil", lambda self, seed: seeds.append(seed))
+    stream = Feedback(reward_model="classification", capacity=2, updates=1)
+    for _ in range(3):
+        await stream.learn(of)
+    other = Feedback(reward_model="classification", capacity=2, updates=1)
+    other.restore(stream.state())
+    await other.learn(of)
+    assert seeds == [0, 1, 2, 3]
+
+
 async def test_feedback_forgets_the_oldest_and_a_single_message_waits_to_be_compared():
     t = told(trajectory(np.random.default_rng(0), turns=4), ["begin", "one", "a\0b", "three"])
     of = passes([group([t])], [[scored(t, 1.0)]])

@@ -20,6 +20,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from hashlib import sha256
 from typing import ClassVar, Literal
 
 from sojourn.envs.about import About
@@ -85,6 +86,9 @@ class Stream:
     seed: int
     weights: list[tuple[float, ...]] = field(default_factory=list)  # the agent's weights over the experts, by round
     losses_so_far: list[tuple[float, ...]] = field(default_factory=list)  # the losses of all experts, by round
+    loss: float = 0.0
+    totals: tuple[float, ...] = ()  # of the experts' losses so far
+    digest: str = ""  # of the weights so far
 
     @cached_property
     def kind(self) -> str:
@@ -101,15 +105,10 @@ class Stream:
         return NAMES[: self.config.experts]
 
     @property
-    def loss(self) -> float:
-        rounds = zip(self.weights, self.losses_so_far, strict=True)
-        return sum(share * loss for shares, losses in rounds for share, loss in zip(shares, losses, strict=True))
-
-    @property
     def regret(self) -> float:
-        return self.loss - min((sum(column) for column in zip(*self.losses_so_far, strict=True)), default=0.0)
+        return self.loss - min(self.totals, default=0.0)
 
-    @property
+    @cached_property
     def worst_regret(self) -> float:
         """Returns the regret of an agent that follows the worst expert in every round."""
         if self.kind == "adaptive":
@@ -141,6 +140,11 @@ class Stream:
         losses = self._losses(len(self.weights))
         self.weights.append(shares)
         self.losses_so_far.append(losses)
+        for share, loss in zip(shares, losses, strict=True):
+            self.loss += share * loss
+        totals = self.totals or (0.0,) * len(losses)
+        self.totals = tuple(total + loss for total, loss in zip(totals, losses, strict=True))
+        self.digest = sha256(f"{self.digest};{','.join(f'{share:g}' for share in shares)}".encode()).hexdigest()[:16]
         return {"agent": self.reward if self.current_seat is None else 0.0}
 
     @property
@@ -154,8 +158,7 @@ class Stream:
         return {"regret": self.regret, "loss": self.loss}
 
     def state_key(self) -> str:
-        weights_text = ";".join(",".join(f"{share:g}" for share in shares) for shares in self.weights)
-        return f"online/{self.seed}/{weights_text}"
+        return f"online/{self.seed}/{len(self.weights)}/{self.digest}"
 
     def expert(self) -> str:
         """Returns the choice of a player who knows the loss sequence.

@@ -88,6 +88,18 @@ def test_regret_is_reckoned_against_the_best_single_expert() -> None:
     assert paid["agent"] == pytest.approx(min(1.0, max(0.0, 1 - (own - min(columns)) / most)))
 
 
+def test_states_are_told_apart_by_all_weights_in_a_few_letters() -> None:
+    """However many rounds were played."""
+    keys = set()
+    for last in ("ann", "bob"):
+        game = game_of(losses="steady", experts=2, rounds=300)
+        for name in ["bob"] * 100 + [last] + ["ann"] * 100:
+            game.act(name)
+            keys.add(game.state_key())
+    assert len(keys) == 100 + 2 * 101
+    assert max(map(len, keys)) < 50
+
+
 def test_what_adapts_punishes_the_last_choice_alone() -> None:
     game = game_of(losses="adaptive")
     for name in ("ann", "ann", "bob", "cid"):
