@@ -13,7 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sojourn.errors import ConfigError
+
 Values = NDArray[np.float64]
+MOST_CHOICES = 250
 
 
 class Choice(NamedTuple):
@@ -33,14 +36,19 @@ class Place:
     decisions: dict[tuple[str, Hashable], Decision] = field(default_factory=dict[tuple[str, Hashable], "Decision"])
 
     def add(self, choices: Sequence[Choice], payoffs: Mapping[str, float]) -> None:
-        """Adds a play that goes on from here with these choices."""
-        if not choices:
-            self.ends.append(payoffs)
-            return
-        first = choices[0]
-        decision = self.decisions.setdefault((first.seat, first.known), Decision(first.seat, first.known))
-        decision.plays += 1
-        decision.after.setdefault(first.strategy, Place()).add(choices[1:], payoffs)
+        """Adds a play that goes on from here with these choices. Raises `ConfigError` for one of more than
+        `MOST_CHOICES`, as the game is solved by recursion."""
+        if len(choices) > MOST_CHOICES:
+            raise ConfigError(
+                f"a play of {len(choices)} turns, of all seats together, is too long for a game of latent strategies: "
+                f"expected at most {MOST_CHOICES}: lower rollout.limits.turns"
+            )
+        place = self
+        for one in choices:
+            decision = place.decisions.setdefault((one.seat, one.known), Decision(one.seat, one.known))
+            decision.plays += 1
+            place = decision.after.setdefault(one.strategy, Place())
+        place.ends.append(payoffs)
 
 
 @dataclass

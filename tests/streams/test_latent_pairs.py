@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from cases import line, of_episodes, paid
 
-from sojourn.streams.abstract_game import AbstractGame, Choice, Place
+from sojourn.errors import ConfigError
+from sojourn.streams.abstract_game import MOST_CHOICES, AbstractGame, Choice, Place
 from sojourn.streams.latent_pairs import LatentPairs, _choices, _said
 from sojourn.streams.latent_strategies import strategies
 from sojourn.streams.trainer_passes import TrainerPasses
@@ -79,6 +80,16 @@ def test_hidden_cards_have_the_equilibrium_of_kuhn_poker():
     assert calls == pytest.approx([0, bets[0] + 1 / 3, 1], abs=0.03)
     assert game.advantage("b", (0, 1), 1) == pytest.approx(-1, abs=0.01)  # to call with the lowest card loses 2, not 1
     assert game.advantage("b", (0, 0), 1) == pytest.approx(0, abs=0.01)
+
+
+def test_a_long_play_is_solved_or_refused():
+    start = Place()
+    start.add([Choice("ab"[n % 2], n, 0) for n in range(MOST_CHOICES)], {"a": 1.0})
+    game = AbstractGame([start])
+    game.solve(2)
+    assert game.advantage("a", 0, 0) == 0.0
+    with pytest.raises(ConfigError, match="a play of 251 turns, of all seats together, is too long"):
+        start.add([Choice("a", n, 0) for n in range(MOST_CHOICES + 1)], {"a": 1.0})
 
 
 def test_how_often_plays_went_somewhere_is_chance():
