@@ -9,6 +9,7 @@ from cases import by_token, by_turn, group, of_episodes, paid, stream, trajector
 
 from sojourn.batch.weigh import weigh
 from sojourn.credit.gigpo import GiGPO, similar_observations
+from sojourn.credit.grpo import GRPO
 from sojourn.credit.opo import OPO
 from sojourn.credit.papers.cosearch import CoSearch
 from sojourn.credit.papers.eapo import EAPO
@@ -64,6 +65,13 @@ def test_gigpo_by_likeness():
     assert by_turn(far) == [pytest.approx([0.5, 0.5]), pytest.approx([-0.5, -0.5])]
     assert GiGPO().env_needs == {"state_key"}
     assert not GiGPO(similarity=0.9).env_needs
+
+
+def test_states_that_are_not_known_are_not_one_state():
+    made = group(trajectory([1, 1]), trajectory([1, 1]))
+    scores = paid([0, 1], [0, 0])
+    [credit], [plain] = GiGPO()([made], [scores], {}), GRPO()([made], [scores], {})
+    assert by_turn(credit) == by_turn(plain)
 
 
 def test_a_chain_of_like_observations_is_one_state():
