@@ -15,10 +15,10 @@ worked, the turn's info has `error` 1.
 
 Optional members are found by name, on the object or its class: `success()`, asked at the end (without it, a reward
 above 0 is a success); `tasks`, a sequence of keyword arguments (every fifth is a test task), a mapping from "train" and
-"test" to such sequences, or a static method that returns the sequence of a split (`tags` of a task, where the class
-has no such argument, are those by which evaluations report); `expert()`, the next call as text;
-`choices()`, all calls that are possible now; `state_key()`; `close()`. A class without `close` holds no resources, so
-it is forked by deep copy. Any method may be a coroutine, except `state_key`. Static methods, class methods, names with
+"test" to such sequences, or a static method that returns the sequence of a split (`tags` of a task, where the class has
+no such argument, are those by which evaluations report); `expert()`, the next call as text; `choices()`, all calls that
+are possible now; `state_key()`; `close()`. A class without `close` holds no resources, so it is forked by deep copy,
+where that is possible. Any method may be a coroutine, except `state_key`. Static methods, class methods, names with
 `_`, and what `__getattr__` would return are not found.
 
 A play of a class without coroutines is made, and lives, in a thread of its own. So a tool that takes long holds up
@@ -38,6 +38,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
+from weakref import WeakKeyDictionary
 
 from sojourn.abilities import HasExpert, HasStateKey
 from sojourn.call_text import answer
@@ -212,6 +213,21 @@ class Interface:
         return Message(Role.ASSISTANT, calls=(replace(call, arguments=self.method(call).arguments(call.arguments)),))
 
 
+_copied = WeakKeyDictionary[type, bool]()  # whether objects of a class can be copied, by the first of them
+
+
+def _can_be_copied(game: Any) -> bool:
+    """Returns whether objects of a class are forked by a deep copy; where they hold a generator, a lock or a
+    connection, they are not, and their actions are done again."""
+    if type(game) not in _copied:
+        try:
+            copy.deepcopy(game)
+            _copied[type(game)] = True
+        except TypeError:  # what `copy` raises for what it cannot copy
+            _copied[type(game)] = False
+    return _copied[type(game)]
+
+
 class ToolsEnv:
     """One play of a plain object; the module's docstring says which members the object may have.
 
@@ -225,7 +241,7 @@ class ToolsEnv:
         self.over = self.closed = False
         if offers(game, HasStateKey):
             self.state_key = game.state_key if thread is None else self._state_key
-        if not offers(game, ReleasesResources):
+        if not offers(game, ReleasesResources) and _can_be_copied(game):
             self.fork = self._fork
         if interface.form == "native":
             self.native_action = interface.native_action

@@ -7,6 +7,7 @@ import pytest
 
 from sojourn.checks.env import check_env
 from sojourn.envs.calls import method_of
+from sojourn.envs.replay_fork import make_forkable
 from sojourn.envs.tools import Tools, as_family
 from sojourn.envs.toy import Toy
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
@@ -360,6 +361,23 @@ async def test_what_getattr_would_return_is_no_optional_member_on_any_version_of
     assert (await play.start()).choices == ()
     step = await play.step("agent", Message(Role.ASSISTANT, "submit(0)"))
     assert (step.done, step.success) == (True, None)
+
+
+async def test_what_cannot_be_copied_is_forked_by_its_actions():
+    """As an object that holds a generator."""
+
+    class Drawing(Calculator):
+        def __init__(self, a: int, b: int) -> None:
+            super().__init__(a, b)
+            self.numbers = (number for number in range(9))
+
+    family = as_family(Drawing)
+    env = make_forkable(family, family.tasks("train")[0])
+    await env.start()
+    await env.step("agent", say("add(1)"))
+    twin = await env.fork()
+    await twin.step("agent", say("add(2)"))
+    assert (twin.env.game.log, env.env.game.log) == (["add", "add"], ["add"])
 
 
 async def test_a_fork_is_a_copy():
