@@ -130,8 +130,8 @@ async def train_in(resolved: Resolved, folder: RunFolder, resume: bool, progress
         with Display(recipe.name, console=console) as display:
             await run_to_end(recipe, folder, display, resume=resume)
     except BaseException as error:
-        answered = has_answers(folder.path) or any(Questions(folder.path).counts())
-        if not (resume or answered or folder.evaluations() or has_records(folder.path / "tokens")):
+        begun = resume or folder.evaluations() or has_records(folder.path / "tokens")
+        if not (begun or has_answers(folder.path) or any(Questions(folder.path).counts())):
             folder.discard()  # it failed before anything was measured or answered: nothing half-written stays behind
         elif isinstance(error, Exception):
             with contextlib.suppress(RecordError):  # what stopped the run is what is to be told

@@ -309,12 +309,13 @@ class ToolsEnv:
 
     async def _observe(self, messages: tuple[Message, ...], system: tuple[Message, ...] = ()) -> Observation:
         choices: Any = await self._ask(self.game.choices) if offers(self.game, ListsChoices) else ()
-        if isinstance(choices, str) or not all(isinstance(choice, str) for choice in choices):
+        listed = (choices,) if isinstance(choices, str) else tuple(choices)  # it may be an iterator
+        if isinstance(choices, str) or not all(isinstance(choice, str) for choice in listed):
             raise InfrastructureError(
                 f"{self.interface.name}.choices() gave {short(choices)}: return a list of texts, one for each action"
             )
         methods = () if self.interface.form == "text" else self.interface.methods.values()
-        return Observation(messages, system=system, tools=tuple(m.tool for m in methods), choices=tuple(choices))
+        return Observation(messages, system=system, tools=tuple(m.tool for m in methods), choices=listed)
 
     def _checked(self, reward: Any) -> float:
         number = as_finite(reward)

@@ -29,9 +29,9 @@ class EndpointModel:
 
     An answer is known by both of the model's names, that of `[models]` and that at its server, the messages and the
     parameters: it is asked for once in a run folder, also where two ask at the same time, and where the first no longer
-    waits. `ConfigError` stops the run once the budget is spent; requests that are
-    under way then still end, so that a budget may be exceeded by what `concurrency` answers take. Where the server does
-    not count tokens, one is counted for every three bytes of text.
+    waits. `ConfigError` stops the run once the budget is spent; requests that are under way then still end, so that a
+    budget may be exceeded by what `concurrency` answers take. Where the server does not count tokens, one is counted
+    for every three bytes of text.
     """
 
     name: str

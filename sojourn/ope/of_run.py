@@ -11,9 +11,10 @@ from sojourn.ope.logged import LoggedEpisode, Outcome, logged
 from sojourn.ope.predict import Prediction, predict
 from sojourn.protocols import Opened
 from sojourn.record.checkpoint import Checkpoint
-from sojourn.record.decoding import PREFIX, not_drawn
+from sojourn.record.decoding import not_drawn
 from sojourn.record.episodes.group import GroupRecord
 from sojourn.record.episodes.store import EpisodeStore
+from sojourn.record.stage_names import EVALUATION_PREFIX
 from sojourn.sources.context import misread, unsampled
 from sojourn.train.recipe import Recipe
 from sojourn.train.weights import found_weights
@@ -99,7 +100,7 @@ def _only_sampled(store: EpisodeStore, stages: Sequence[str], folder: Path) -> s
     sampled = [
         name
         for name in stages
-        if not name.startswith(PREFIX)
+        if not name.startswith(EVALUATION_PREFIX)
         and (first := next(store.records(name), None)) is not None
         and not unsampled(first.group)
     ]

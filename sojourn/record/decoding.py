@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from sojourn.record.run import RunFolder
-
-PREFIX = "evaluation-"  # begins the names under which evaluations are recorded
+from sojourn.record.stage_names import EVALUATION_PREFIX
 
 
 def not_drawn(run: Path, stage: str) -> str:
     """Returns the setting by which what an evaluation recorded was not drawn from the policy's whole distribution, so
     that log-probabilities do not say how likely it was, such as "evaluation.temperature = 0"; empty for stages and
     other evaluations."""
-    if not stage.startswith(PREFIX):
+    if not stage.startswith(EVALUATION_PREFIX):
         return ""
     settings = RunFolder.read(run).config.get("evaluation", {})
     if settings.get("temperature", 1.0) == 0:

@@ -63,8 +63,8 @@ class Earlier:
 
 @dataclass
 class EarlierGroups:
-    """The places of the groups in the run's records, from which they are read when they are taken. A group
-    that a filter parted is whole again."""
+    """The places of the groups in the run's records, from which they are read when they are taken; a group that a
+    filter parted is whole again."""
 
     config: Earlier
     context: SourceContext

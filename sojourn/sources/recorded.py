@@ -26,7 +26,8 @@ def recorded_group(store: EpisodeStore, stage: str, step: int, entry: Any) -> Gr
     group it is."""
     slot, task, label = int(entry["slot"]), f"{int(entry['task']):016x}", int(entry["label"])
     rows = [row for row in store.query(stage=stage, step=step, task=task) if row.slot == slot]
-    label = label or label_number(rows[-1].id) if rows else label  # an older run's entries have none
+    if rows and not label:  # an older run's entries have none
+        label = label_number(rows[-1].id)
     record = _whole(list(store.read_each(row for row in rows if label_number(row.id) == label)))
     if record is None:
         raise RecordError(
@@ -52,7 +53,7 @@ def played_groups(rows: Iterable[EpisodeRow]) -> list[PlayedGroup]:
         by_place[row.stage, row.step, row.place].append(row)
     found = defaultdict[tuple[Any, ...], list[int]](list)
     for (stage, step, place), members in by_place.items():
-        labels = {row.id.rpartition("/")[0] for row in members}
+        labels = {_label(row.id) for row in members}
         whole = len(labels) > 1 or labels == {""}  # of several plays, or not played here
         found[stage, step, members[0].origin, members[0].slot, place if whole else labels.pop()].append(place)
     return [PlayedGroup(stage, step, tuple(places)) for (stage, step, *_), places in found.items()]
@@ -102,4 +103,9 @@ def number_in_group(id: str) -> int:
 
 def label_number(id: str) -> int:
     """Returns a number that tells the labels apart under which groups were played, by the id of an episode."""
-    return crc32(id.rpartition("/")[0].encode())
+    return crc32(_label(id).encode())
+
+
+def _label(id: str) -> str:
+    """Returns the label under which the group of an episode was played."""
+    return id.rpartition("/")[0]

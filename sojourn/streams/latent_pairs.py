@@ -156,7 +156,7 @@ def _choices(said: Sequence[Said], of_turn: Mapping[tuple[str, int], Mapping[str
 
 
 class _Spoken:
-    """What was said so far, and how what a seat is shown of it is told by its strategies alone."""
+    """Holds what was said in a play so far, and tells what a seat is shown of it by the strategies alone."""
 
     def __init__(self) -> None:
         self.markers = defaultdict[str, dict[str, str]](dict)  # by text and seat

@@ -13,6 +13,7 @@ from sojourn.record.changes import Change, Resumed, record_changes
 from sojourn.record.episodes.renaming import rename_stage
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
+from sojourn.record.stage_names import EVALUATION_PREFIX
 from sojourn.record.stopped import record_stop, stopped_stages
 from sojourn.schedules import Constant
 
@@ -73,9 +74,10 @@ def change(folder: RunFolder, before: Resolved, after: Resolved) -> Resumed | No
     resumed = record_changes(folder, stage.name, at.step, changes)
     if reopened:
         record_stop(folder, stage.name, None)
-        folder.rename_evaluation(stage.name, f"{stage.name}-{at.step}")
+        new = f"{stage.name}-{at.step}"
+        folder.rename_evaluation(stage.name, new)
         with EpisodeStore(folder.path, write=True) as store:
-            rename_stage(store, f"evaluation-{stage.name}", f"evaluation-{stage.name}-{at.step}")
+            rename_stage(store, EVALUATION_PREFIX + stage.name, EVALUATION_PREFIX + new)
     return resumed
 
 

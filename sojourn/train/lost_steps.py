@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
+from sojourn.record.stage_names import EVALUATION_PREFIX
 from sojourn.train.recipe import Recipe
 
 
@@ -19,4 +20,4 @@ def forget_lost_steps(folder: RunFolder, store: EpisodeStore, recipe: Recipe, nu
     if len(kept) < len(known):
         folder.write_json("evaluations.json", kept)
         for name in {e["name"] for e in known} - {e["name"] for e in kept}:
-            store.truncate(f"evaluation-{name}", 0)
+            store.truncate(f"{EVALUATION_PREFIX}{name}", 0)

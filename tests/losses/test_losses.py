@@ -12,7 +12,7 @@ from sojourn.losses.cispo import CISPO
 from sojourn.losses.clip_cov import ClipCov
 from sojourn.losses.gspo import GSPO
 from sojourn.losses.importance import Importance
-from sojourn.losses.kl import KL
+from sojourn.losses.kl import KL, kl_estimate
 from sojourn.losses.kl_cov import KLCov
 from sojourn.losses.papers.aepo import AEPO
 from sojourn.losses.papers.bcoder import BCoder
@@ -411,3 +411,14 @@ def test_the_imitation_of_what_succeeded_is_a_mean_under_the_weights():
     batch = Batch(**{**vars(batch_of([-1.0] * 3, [0] * 3, success=[1, 1, 0])), "weight": np.float32([0.2, 0.6, 0.2])})
     value, _, _, _ = called(PositiveNLL(coef=1.0), batch, [-1.0, -3.0, -5.0])
     assert float((value * batch.weight).sum()) == pytest.approx((0.2 * 1 + 0.6 * 3) / 0.8)
+
+
+def test_what_the_policy_would_never_say_has_a_finite_penalty():
+    """As of an imitated token, whose log-probability nothing bounds."""
+    far = torch.tensor([-100.0], requires_grad=True)
+    estimate = kl_estimate(far, "k3")
+    estimate.sum().backward()
+    assert torch.isfinite(estimate).all()
+    assert torch.isfinite(far.grad).all()
+    near = torch.tensor([-1.5])
+    assert torch.equal(kl_estimate(near, "k3"), (-near).exp() - 1 + near)

@@ -30,6 +30,7 @@ from sojourn.streams.dynamics_ratio import DynamicsRatio
 from sojourn.streams.feedback import Feedback, following_observations
 from sojourn.streams.implicit_reward import ImplicitReward, _cross_entropy, _dpo
 from sojourn.streams.instruction_value import InstructionValue
+from sojourn.streams.learner import Learner as SmallNetwork
 from sojourn.streams.learner import hashed_counts
 from sojourn.streams.milestones import Milestones, progress_before
 from sojourn.streams.progress import Progress
@@ -702,6 +703,22 @@ async def test_feedback_is_distilled(form):
 def test_a_question_without_its_gaps_is_refused(form, question):
     with pytest.raises(ValueError, match="question = "):
         Feedback(reward_model=form, question=question)
+
+
+def test_a_network_that_is_restored_to_nothing_begins_anew():
+    made = SmallNetwork(lambda size: torch.nn.Linear(size, 1), 0.1, seed=3)
+    first = made.net(2).weight.detach().clone()
+    made.update(made.net(2)(torch.ones(1, 2)).sum())
+    assert not torch.equal(made.net(2).weight, first)
+    made.restore({})
+    assert torch.equal(made.net(2).weight, first)
+
+
+def test_errors_of_implicit_rewards_are_finite_however_sure_they_are():
+    sums, rewarded = np.array([800.0, -800.0]), np.array([False, True])
+    for judged in (_cross_entropy(sums, rewarded, [2]), _dpo(sums, rewarded, [2])):
+        assert 800 <= judged.error <= 1600
+        assert np.isfinite(judged.gradients).all()
 
 
 async def test_feedback_draws_other_labels_in_each_step_also_where_nothing_new_is_known(monkeypatch):

@@ -109,7 +109,7 @@ def test_what_adapts_punishes_the_last_choice_alone() -> None:
 
 
 def test_the_expert_makes_up_for_a_bad_start() -> None:
-    """Where the best single expert no longer suffices, it follows the best of every round."""
+    """It follows the best expert of every round, where the best single one no longer suffices."""
     better = 0
     for index in range(30):
         game = game_of(index, losses="alternating", rounds=30)

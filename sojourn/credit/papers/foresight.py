@@ -56,10 +56,9 @@ class Foresight(GroupEstimator):
 
     def _rewards(self, group: Group, scores: Sequence[Score]) -> Values:
         """Returns the reward of every turn of the group, with the execution's reward added for the planner."""
-        rewards = concatenated(score.turns.astype(np.float64) for score in scores)
+        total = concatenated(score.turns.astype(np.float64) for score in scores)
         names = np.array(seats_of_turns(group), dtype=object)
         owner = np.array([n for n, t in zip(group.owners, group.trajectories, strict=True) for _ in t.turns], dtype=int)
-        total = rewards.copy()
         scored = {id(t): score.turns for t, score in zip(group.trajectories, scores, strict=True)}
         for episode in set(group.owners):
             planned = np.flatnonzero((owner == episode) & (names == self.planner))
