@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +48,21 @@ def pid(ray: Any, actor: Any) -> int:
     return ray.get(actor.__ray_call__.remote(lambda self: os.getpid()))
 
 
+@contextmanager
+def stopped(*processes: int) -> Iterator[None]:
+    """Stops processes, so that none of them answers; they go on, unless they were killed meanwhile."""
+    for process in processes:
+        os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)
+
+
 async def a_moment() -> None:
-    """Lets requests that were made be sent, and no answer come."""
+    """Lets requests that were made be sent, and no answer come, if those who were asked take a moment, too."""
     for _ in range(5):
         await asyncio.sleep(0)
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from sampler_requests import a_moment, changed, params, pid, prompt, same, sampled, until
+from sampler_requests import a_moment, changed, params, pid, prompt, same, sampled, stopped, until
 
 from sojourn.activation_steering import Steering
 from sojourn.agents.choice_probabilities import choice_probabilities
@@ -153,9 +153,10 @@ async def test_new_weights_answer_every_later_request(shared, sampler):
 
 
 async def test_publishing_loses_no_request(shared, sampler):
-    running = asyncio.ensure_future(sampled(sampler, 24, 64))
-    await a_moment()
-    assert all(replica.running for replica in sampler.replicas)
+    with stopped(*(pid(shared.ray, actor) for actor in shared.actors)):
+        running = asyncio.ensure_future(sampled(sampler, 24, 64))
+        await a_moment()
+        assert all(replica.running for replica in sampler.replicas)
     for version in (1, 2, 3):
         await sampler.publish(shared.ray.put(pack(changed(shared.weights, version / 50).items())), version)
     samples = await running
@@ -204,10 +205,11 @@ async def test_a_killed_replica_changes_no_sample(cluster, shared):
         victim = sampler.replicas[0]
         await until(lambda: victim.version == 1)  # else the other one might have all requests
         process = pid(cluster, victim.actor)
-        running = asyncio.ensure_future(sampled(sampler))
-        await a_moment()
-        assert victim.running > 0
-        os.kill(process, signal.SIGKILL)
+        with stopped(process):
+            running = asyncio.ensure_future(sampled(sampler))
+            await a_moment()
+            assert victim.running > 0
+            os.kill(process, signal.SIGKILL)
         assert same(await running, expected)
         assert same(await sampled(sampler), expected)
         await until(lambda: victim.version == 1)  # it came back, with the weights that were published
@@ -221,8 +223,10 @@ async def test_a_killed_replica_changes_no_sample(cluster, shared):
 
 async def test_without_any_replica_requests_fail_in_one_sentence(cluster):
     async with opened(replace(TINY, patience_s=0.5)) as (_, sampler):
+        processes = [pid(cluster, one.actor) for one in sampler.replicas]
         for one in sampler.replicas:
-            cluster.kill(one.actor)  # for good
+            cluster.kill(one.actor)  # for good, but not at once
+        await until(lambda: not any(os.path.exists(f"/proc/{process}") for process in processes))
         with pytest.raises(InfrastructureError, match="none of 2 samplers had weights of version 0 for"):
             await sampler.sample(prompt(0), params(0))
 
