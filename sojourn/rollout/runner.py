@@ -77,23 +77,16 @@ class Runner:
         self.playing = PlayLimit(self.config.concurrency)
 
     async def play_group(
-        self,
-        task: Task,
-        slot: int,
-        size: int,
-        params: SamplingParams,
-        label: str,
-        *,
-        sampler_for: SamplerFor | None = None,
-        blame: bool = True,
-    ) -> Group:
+        self, task: Task, slot: int, size: int, params: SamplingParams, label: str, *,
+        sampler_for: SamplerFor | None = None, blame: bool = True, search: bool = True,
+    ) -> Group:  # fmt: skip
         """Plays a task `size` times; each play is seeded by the run's seed, `label`, the task and its number.
         `sampler_for` returns the sampler of each play, where that is not the engine. Without `blame`, an action that
-        breaks the world is a failure of the world."""
+        breaks the world is a failure of the world. Without `search`, an agent that looks ahead does not."""
         check_task(task)
         seeds = [seed_of(self.seed, label, task.id, n) for n in range(size)]
         plays = [
-            self.play_episode(task, replace(params, seed=seed), f"{label}/{n}", sampler_for, blame)
+            self.play_episode(task, replace(params, seed=seed), f"{label}/{n}", sampler_for, blame, search=search)
             for n, seed in enumerate(seeds)
         ]
         async with asyncio.TaskGroup() as tasks:
@@ -108,9 +101,11 @@ class Runner:
         sampler_for: SamplerFor | None = None,
         blame: bool = True,
         course: OwnCourse | None = None,
+        search: bool = True,
     ) -> Episode:
         """Plays a task once. Only here does an exception of an environment become data (`Episode.error`)."""
-        course = self.agent.course(self, task) if course is None and isinstance(self.agent, LooksAhead) else course
+        if search and course is None and isinstance(self.agent, LooksAhead):
+            course = self.agent.course(self, task)
         async with self._places(task, 0 if course is None else course.copies).taken(task), self.playing:
             for attempt in range(self.config.retries + 1):
                 began, failed, played = time.monotonic(), None, Attempt()

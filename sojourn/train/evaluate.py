@@ -58,11 +58,9 @@ async def evaluate(components: Components, label: str, expert: bool = False) -> 
     the ids of the episodes, and seeds their sampling."""
     config = components.recipe.evaluation
     params = config.params(components.recipe.sampling)
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"search": config.search}
     if expert:
         options = {"sampler_for": expert_sampler(components.renderer, components.runner.agent), "blame": False}
-    elif not config.search:
-        options = {"sampler_for": lambda env, label: components.sampler}  # of which a search asks nothing
     plays = [
         components.runner.play_group(task, slot, config.samples, params, f"{label}/{slot}", **options)
         for slot, task in enumerate(panel(components))

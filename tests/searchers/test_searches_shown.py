@@ -6,6 +6,7 @@ import dataclasses
 import math
 
 import pytest
+import trained_run
 from search_worlds import TASK, Family, played
 from typer.testing import CliRunner
 
@@ -15,7 +16,7 @@ from sojourn.config import toml
 from sojourn.errors import ConfigError
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.summary import summarise
-from sojourn.search_cost import spent_tokens
+from sojourn.search_cost import PLANNED, spent_tokens
 from sojourn.searchers.best_of_n import BestOfN
 from sojourn.searchers.mcts import MCTS
 from sojourn.terminal.considered import SHOWN, considered_lines, considered_text
@@ -117,6 +118,25 @@ def test_an_override_adds_a_search_to_the_agent_of_the_recipe(recipe):
     assert tables(recipe, "agent={name='mcts'}").recipe.agent.base.malformed == "tell"
     with pytest.raises(ConfigError, match=r"keeps the other keys of plain, of which instructed has no"):
         tables(recipe, "agent.name=instructed", "agent.text=hi")
+
+
+def evaluated(tmp_path, recipe, *overrides):
+    """Returns the actions of an evaluation's turns, and whether any was planned."""
+    folder = trained_run.train(tmp_path, "stages.0.steps=0", *overrides, recipe=recipe.read_text())
+    with EpisodeStore(folder) as store:
+        episodes = [episode for group in store.groups("evaluation-before") for episode in group.episodes]
+    turns = [turn for episode in episodes for trajectory in episode.trajectories for turn in trajectory.turns]
+    return [turn.message for turn in turns], any(PLANNED in turn.info for turn in turns)
+
+
+def test_evaluations_without_a_search_play_as_the_base_alone(recipe, tmp_path):
+    searches = ("agent.name=best_of_n", "agent.n=3")
+    alone, planned = evaluated(tmp_path / "alone", recipe)
+    assert not planned
+    assert evaluated(tmp_path / "without", recipe, *searches, "evaluation.search=false") == (alone, False)
+    searched, planned = evaluated(tmp_path / "with", recipe, *searches)
+    assert planned
+    assert searched != alone
 
 
 FORKING = "{name='slots', branching={name='uniform'}}"
