@@ -39,7 +39,7 @@ class Bandit(OverBase):
 
     def weights(self, history: TaskHistory) -> Array:
         groups = members(history, self.by)
-        gains, counts = self._gains(history), np.where(history.seen, self.decay ** (history.age - 1), 0.0)
+        gains, counts = self._gains(history), np.where(history.counted, self.decay ** (history.age - 1), 0.0)
         played = np.array([counts[tasks].sum() for tasks in groups.values()])
         total = np.array([(counts * gains)[tasks].sum() for tasks in groups.values()])
         potential = np.divide(total, played, out=np.zeros(len(groups)), where=played > 0)

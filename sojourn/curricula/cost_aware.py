@@ -33,7 +33,7 @@ class CostAware(OverBase):
     def cost(self, history: TaskHistory) -> Array:
         """Returns the number of tokens that a play of each task is expected to sample, at least 1; 1 everywhere where
         none was played: (n,)."""
-        seen = history.seen
+        seen = history.counted
         if not seen.any():
             return np.ones(history.count)
         episodes, tokens = history.of.episodes, history.of.tokens

@@ -45,7 +45,7 @@ class Levels(OverBase):
 
     def open(self, history: TaskHistory, levels: Sequence[IntArray]) -> int:
         """Returns how many levels are open."""
-        lately = history.seen & (history.age <= self.window)
+        lately = history.counted & (history.age <= self.window)
         episodes = np.where(lately, history.of.recent_episodes[:, -1], 0.0)
         successes = episodes * np.nan_to_num(history.of.recent[:, -1])
         for number, (tasks, above) in enumerate(pairwise(levels)):

@@ -66,7 +66,7 @@ class MPTS:
         seen = episodes > 0
         rates = np.divide(wins, episodes, out=np.full(history.count, 0.5), where=seen)
         noise = 0.25 / episodes[seen] + self.own**2  # variance of a rate that was seen, given what features say
-        scaled = features[seen] / noise[:, None]
+        scaled = features[seen] / noise[:, None] * history.counted[seen, None]
         covariance = np.linalg.inv(np.eye(features.shape[1]) / self.shared**2 + features[seen].T @ scaled)
         expected = 0.5 + features @ (covariance @ (scaled.T @ (rates[seen] - 0.5)))
         trust = np.zeros(history.count)  # how far a task's own plays count against what its features say

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -88,7 +88,11 @@ class Population:
         rng = np.random.default_rng([self.seed, PROPOSALS])
         count = min(self.config.start, self._available)
         first = rng.choice(self._available, count, replace=False, shuffle=True)
-        self.members = tuple(Member(self.tasks[int(index)]) for index in first)
+        found = {task.id: Member(task) for task in (self.tasks[int(index)] for index in first)}
+        for _ in range(count - len(found)):  # the split lists tasks several times
+            if (member := self._drawn(rng, found.keys())) is not None:
+                found[member.task.id] = member
+        self.members = tuple(found.values())
         pool = [member.task for member in self.members]
         self.history = TaskHistory([], 0, self.seed).of_pool(pool, np.zeros(0, dtype=np.int64))
         self.maker, self.bounds = _maker(self.world, pool)
@@ -221,7 +225,7 @@ class Population:
             self.refused += 1
         return None
 
-    def _drawn(self, rng: np.random.Generator, known: set[str]) -> Member | None:
+    def _drawn(self, rng: np.random.Generator, known: Collection[str]) -> Member | None:
         """Returns a random task of the split; None where those that were tried are in the population already."""
         tried = (self.tasks[int(index)] for index in rng.integers(self._available, size=TRIES))
         return next((Member(task) for task in tried if task.id not in known), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -75,6 +75,11 @@ class Table:
         self.recent[index] = [*self.recent[index, 1:], result.success]
         self.recent_episodes[index] = [*self.recent_episodes[index, 1:], result.episodes]
 
+    def copy(self, to: IntArray, of: IntArray) -> None:
+        """Makes the rows numbered `to` the same as those numbered `of`."""
+        for column in vars(self).values():
+            column[to] = column[of]
+
     def rows(self, kept: IntArray, new: int) -> Table:
         """Returns the table of the tasks numbered `kept` of these, followed by `new` tasks that were never played."""
         table = Table(new)
@@ -89,6 +94,10 @@ class TaskHistory:
 
     `clock` counts observations, one for each step. `tests` has, for each tag and each world, the number of episodes and
     of successes in the newest evaluation. Only groups that the policy played count: demonstrations say nothing of it.
+
+    A split may list a task several times, as a mixture does that repeats the tasks of worlds with fewer. What is
+    observed of it counts for each of its numbers that was drawn; the others are not known to be the same task, as
+    tasks are made when they are drawn.
     """
 
     pool: Sequence[Task]
@@ -99,7 +108,8 @@ class TaskHistory:
         self.clock = 0
         self.of = Table(self.count)
         self.tests: dict[str, tuple[float, float]] = {}
-        self._index: dict[str, int] = {}  # of the tasks that were drawn, by id
+        self._index: dict[str, int] = {}  # the first number that was drawn of each task, by its id
+        self._first: dict[int, int] = {}  # for each number that was drawn, in order, the first of the same task
 
     @cached_property
     def tasks(self) -> list[Task]:
@@ -142,6 +152,15 @@ class TaskHistory:
         return self.of.episodes > 0
 
     @property
+    def counted(self) -> NDArray[np.bool_]:
+        """Returns whether each task was played, once for a task with several numbers, so that what was observed of
+        several tasks can be added up: (n,)."""
+        again = [number for number, first in self._first.items() if number != first]
+        counted = self.seen
+        counted[again] = False
+        return counted
+
+    @property
     def age(self) -> Array:
         """Returns how many observations ago each task was played last, `clock` + 1 where never: (n,)."""
         return self.clock - self.of.seen
@@ -162,7 +181,8 @@ class TaskHistory:
     def drawn(self, index: int) -> Task:
         """Returns a task that is to be played, which is known by its id from then on."""
         task = self.pool[index]
-        self._index.setdefault(task.id, index)
+        if index not in self._first:
+            self._first[index] = self._index.setdefault(task.id, index)
         return task
 
     def of_pool(self, pool: Sequence[Task], kept: IntArray) -> TaskHistory:
@@ -186,6 +206,7 @@ class TaskHistory:
         """Adds what a step played. Tasks of other curricula or splits are not in the pool, and are left out."""
         for index, result in self.outcomes(groups, scores):
             self.of.add(index, result, self.clock)
+        self.of.copy(_numbers(self._first), _numbers(self._first.values()))
         self.clock += 1
 
     def observe_evaluation(self, groups: Sequence[Group], scores: Sequence[Sequence[Score]]) -> None:
@@ -199,10 +220,9 @@ class TaskHistory:
                 self.tests[label] = episodes + result.episodes, successes + result.episodes * result.success
 
     def state(self) -> Mapping[str, Any]:
-        indices: IntArray = np.array(list(self._index.values()), dtype=np.int64)
         return {
             "clock": self.clock,
-            "drawn": indices,
+            "drawn": _numbers(self._first),
             "tests": {k: list(v) for k, v in self.tests.items()},
             **vars(self.of),
         }
@@ -217,9 +237,13 @@ class TaskHistory:
         for name in vars(self.of).keys() & state.keys():  # a checkpoint of before knows no tokens
             setattr(self.of, name, np.array(state[name], dtype=np.float64))
         self.tests = {label: (episodes, successes) for label, (episodes, successes) in state["tests"].items()}
-        self._index = {}
+        self._index, self._first = {}, {}
         for index in state["drawn"]:
             self.drawn(int(index))
+
+
+def _numbers(values: Iterable[int]) -> IntArray:
+    return np.array(list(values), dtype=np.int64)
 
 
 def labels_of(task: Task) -> tuple[str, ...]:

@@ -136,10 +136,11 @@ def beliefs(history: TaskHistory, probabilities: Array, expected: Array) -> dict
         "never_played": float(np.mean(~history.seen)),
         "predicted_success": float(probabilities @ expected),
     }
+    episodes = np.where(history.counted, history.of.episodes, 0.0)
     for label, tasks in history.kinds.items():
         values[f"draw_share_{label}"] = float(probabilities[tasks].sum())
         values[f"predicted_success_{label}"] = float(expected[tasks].mean())
-        values[f"observed_{label}"] = float(history.of.episodes[tasks].sum())
+        values[f"observed_{label}"] = float(episodes[tasks].sum())
     return values
 
 

@@ -12,9 +12,10 @@ from sojourn.credit.relative import Values
 from sojourn.errors import ConfigError
 from sojourn.protocols import Trainer, TurnStates
 from sojourn.record.episodes.group import GroupRecord
+from sojourn.search_cost import PLANNED
 from sojourn.sources.context import unsampled
 from sojourn.streams.trainer_passes import TrainerPasses
-from sojourn.types import FloatArray, Score, Trajectory
+from sojourn.types import FloatArray, Group, Score, Trajectory
 
 Outcome = Literal["success", "reward"]
 GROUPS_PER_PASS = 16  # so that memory does not grow with the number of episodes
@@ -38,8 +39,8 @@ async def logged(records: Sequence[GroupRecord], trainer: Trainer, outcome: Outc
     """Returns the recorded episodes, with the ratios and hidden states of the weights that the trainer holds.
 
     The reward of a turn is the recorded one, or with the outcome "success" 1 for the last turn of a success, and else
-    0. Episodes that failed or sampled nothing are left out. Raises `ConfigError` for episodes that no model sampled, or
-    in which several seats were trained.
+    0. Episodes that failed or sampled nothing are left out. Raises `ConfigError` for episodes that no model sampled, in
+    which several seats were trained, or that branching or a search chose.
     """
     _check(records)
     found: list[LoggedEpisode] = []
@@ -65,12 +66,26 @@ def _check(records: Sequence[GroupRecord]) -> None:
                 f"stage '{record.stage}', step {record.step} has turns that no model sampled, so that their "
                 "probabilities are not known: name a stage whose episodes a policy played"
             )
+        if chosen := _chosen_by_outcome(record.group):
+            raise ConfigError(
+                f"stage '{record.stage}', step {record.step} has {chosen}, which are recorded because of how plays went "
+                "on, so that their outcomes say too much or too little of the policy: expected plays of the policy "
+                "alone; name a stage without branching and search, such as an evaluation without them"
+            )
         owners = record.group.owners
         if len(set(owners)) < len(owners):
             raise ConfigError(
                 f"stage '{record.stage}', step {record.step} has episodes in which several seats were trained: "
                 "off-policy evaluation is for episodes of one"
             )
+
+
+def _chosen_by_outcome(group: Group) -> str:
+    """Returns in words what of a group was not played as a policy alone plays; empty where all was."""
+    if any(episode.branch is not None for episode in group.episodes):
+        return "branches of plays"
+    planned = any(turn.info.get(PLANNED) for trajectory in group.trajectories for turn in trajectory.turns)
+    return "turns that a search found" if planned else ""
 
 
 def _episode(

@@ -8,8 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sojourn.abilities import Forgets, sub_agent_models
+from sojourn.abilities import Forgets, ObservesEvaluations, sub_agent_models
 from sojourn.errors import InfrastructureError, failure_and_place
+from sojourn.record.episodes.store import EpisodeStore
+from sojourn.record.stage_names import EVALUATION_PREFIX
 from sojourn.record.summary import Summary, summarise
 from sojourn.rewards.reward_cache import score_group, scored_or_failed
 from sojourn.sources.context import count_unjudged
@@ -78,6 +80,14 @@ async def evaluate(components: Components, label: str, expert: bool = False) -> 
     require_plays(groups)
     models, called = components.trainers.keys(), sub_agent_models(components.runner.agent)
     return EvaluationPlays(groups, [scores for _, scores in scored], measures, models, called)
+
+
+def show_recorded(name: str, curriculum: object, store: EpisodeStore) -> None:
+    """Shows an evaluation to a curriculum that observes them, as it was recorded, so that a resumed run shows the
+    same."""
+    if isinstance(curriculum, ObservesEvaluations):
+        records = list(store.records(f"{EVALUATION_PREFIX}{name}"))
+        curriculum.observe_evaluation([one.group for one in records], [one.scores for one in records])
 
 
 def require_plays(groups: Sequence[Group]) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 from sojourn.abilities import (
     Observes,
-    ObservesEvaluations,
     group_size,
     live_width,
     origin_of,
@@ -34,7 +33,7 @@ from sojourn.train.assemble import Components, assemble
 from sojourn.train.driver_load import recorded_parts
 from sojourn.train.early_stop import Spent
 from sojourn.train.episode_writer import EpisodeWriter
-from sojourn.train.evaluate import evaluate, panel
+from sojourn.train.evaluate import evaluate, panel, show_recorded
 from sojourn.train.group_checks import check_groups
 from sojourn.train.loop import StageLoop, StepResult, train
 from sojourn.train.lost_steps import forget_lost_steps
@@ -138,6 +137,8 @@ class StageRun:
                 await run.evaluate(stage.name, stage.name, end)
             else:
                 run.folder.repeat_evaluation(stage.name, end)
+        elif stage.trains:  # it is newer than the checkpoint of the stage's end
+            show_recorded(stage.name, run.components.curriculum, run.writer.store)
         await self._go_back(end)
         if run.recipe.record.keep_best:  # also where a killed run had evaluated already
             mark_best(run.folder)
@@ -352,8 +353,7 @@ class Run:
         summary = done.summary()
         self.folder.add_evaluation(name, stage, step, summary)
         self.display.evaluation(name, summary)
-        if isinstance(self.components.curriculum, ObservesEvaluations):
-            self.components.curriculum.observe_evaluation(done.groups, done.scores)
+        show_recorded(name, self.components.curriculum, self.writer.store)
         if self.releases is not None:
             self.display.message(self.releases.consider(name, step, summary, self.components.trainers))
         best = best_evaluation(self.folder)

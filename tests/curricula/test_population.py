@@ -273,3 +273,10 @@ def test_what_cannot_work_is_refused():
         Accel(accept=(0.8, 0.2))
     with pytest.raises(ValueError, match="tasks can only be made for the training split"):
         Accel(base=Learnability(split="test"))
+
+
+def test_a_population_begins_with_different_tasks_where_the_split_lists_some_twice():
+    for seed in range(8):
+        population = Accel(start=4, capacity=8).bind([*TASKS, *TASKS, *TASKS], seed)
+        ids = [member.task.id for member in population.members]
+        assert len(set(ids)) == len(ids) >= 3

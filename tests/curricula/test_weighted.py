@@ -10,6 +10,7 @@ import pytest
 from histories import TASKS, observe, played
 
 from sojourn.curricula.learnability import Learnability
+from sojourn.curricula.plr import PLR
 from sojourn.curricula.task_history import RECENT, TaskHistory
 from sojourn.curricula.weighted import WeightedCurriculum, best_of, weighted_sample
 from sojourn.errors import ConfigError
@@ -89,6 +90,43 @@ def test_a_history_counts_what_the_policy_played_of_the_pool():
     assert history.of.recent[3, -2:].tolist() == [0.5, 1.0]
     assert history.age.tolist() == [3, 3, 3, 1, 3, 3, 3, 3, 3, 3]
     assert history.labels[3] == ("made", "level-1")
+
+
+TWICE = [*TASKS, *TASKS][:16]  # a split that lists six of its ten tasks twice, as a mixture does
+
+
+def test_what_is_observed_of_a_task_counts_wherever_the_split_lists_it():
+    history = TaskHistory(TWICE, 16)
+    history.drawn(13)
+    known = played(history.drawn(3), [1, 0, 0, 1])
+    history.observe([known[0]], [known[1]])
+    assert np.flatnonzero(history.seen).tolist() == [3, 13]
+    assert history.success[[3, 13]].tolist() == [0.5, 0.5]
+    assert history.age[[3, 13, 4]].tolist() == [1, 1, 2]
+    assert np.flatnonzero(history.counted).tolist() == [13]  # where several tasks are added up, it is one
+    assert [number for number, _ in history.outcomes([known[0]], [known[1]])] == [13]
+
+
+def test_a_number_whose_task_was_played_before_takes_over_what_is_known_of_it_in_a_resumed_run_too():
+    history = TaskHistory(TWICE, 16)
+    known = played(history.drawn(13), [1, 1])
+    history.observe([known[0]], [known[1]])
+    history.drawn(3)  # the same task, after the step was observed
+    resumed = TaskHistory(TWICE, 16)
+    resumed.restore(history.state())
+    for each in (history, resumed):
+        each.observe([], [])
+        assert each.of.episodes[[3, 13]].tolist() == [2, 2]
+        assert np.flatnonzero(each.counted).tolist() == [13]
+
+
+def test_every_task_is_played_at_last_where_the_split_lists_some_twice():
+    """A number that shares its task with another would count as never played for ever, and take the draws."""
+    curriculum = WeightedCurriculum(PLR(schedule="fixed", new=1.0), TWICE, seed=0)
+    for slot in range(24):
+        observe(curriculum, played(curriculum.draw(slot), [1, 0]))
+    assert curriculum.metrics()["never_played"] == 0
+    assert sum(curriculum.metrics()[f"observed_level-{n}"] for n in range(2)) == 24 * 2
 
 
 def test_a_failed_group_says_nothing_of_its_task():

@@ -25,7 +25,7 @@ from sojourn.ope.predict import METHODS
 from sojourn.record import checkpoint
 from sojourn.record.episodes.group import GroupRecord
 from sojourn.record.run_weights import find_weights
-from sojourn.types import Versions
+from sojourn.types import Branch, Versions
 
 EASY = ("env.side_rooms=0", "env.doors=0", "env.decoys=0", "env.objects=0")  # won by chance, now and then
 LEARNS = ("evaluation.tasks=4", "stages.rl.steps=2", "stages.rl.groups.width=8", "stages.rl.optim.lr=0.01")
@@ -180,3 +180,19 @@ async def test_episodes_of_several_seats_and_of_no_model_are_refused():
     turn = replace(one.turns[0], sample=replace(one.turns[0].sample, versions=Versions(-1, -1)))
     with pytest.raises(ConfigError, match="turns that no model sampled"):
         await logged([recorded(replace(one, turns=(turn, *one.turns[1:])))], trainer())
+
+
+async def test_branches_and_turns_that_a_search_found_are_refused():
+    """They are there because of what came of others: branches of plays that failed, say, fail more often."""
+    rng = np.random.default_rng(0)
+    one, two = trajectory(rng), trajectory(rng)
+    both = recorded(one, two)
+    first, second = both.group.episodes
+    branch = replace(second, branch=Branch(first.id, (1,), "failed"))
+    branched = replace(both, group=replace(both.group, episodes=(first, branch)))
+    with pytest.raises(ConfigError, match="stage 'rl', step 0 has branches of plays"):
+        await logged([branched], trainer())
+    found = replace(one, turns=(replace(one.turns[0], info={"planned": 1.0}), *one.turns[1:]))
+    with pytest.raises(ConfigError, match="has turns that a search found"):
+        await logged([recorded(found)], trainer())
+    assert len(await logged([both], trainer())) == 2
