@@ -29,6 +29,16 @@ def make_private(folder: Path) -> None:
             path.chmod(FOLDER_MODE if path.is_dir() else FILE_MODE)
 
 
+def require_new_file(path: Path) -> None:
+    """Raises RecordError where a new file cannot be made: something has this name, or its folder takes no file."""
+    if path.exists():
+        raise RecordError(f"{path} exists: give another name, or move the file away")
+    if not (folder := path.absolute().parent).is_dir():
+        raise RecordError(f"{path}: there is no folder '{path.parent}': make it first")
+    if not os.access(folder, os.W_OK):
+        raise RecordError(f"{path}: the folder '{path.parent}' takes no new file: allow writing there first")
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turns an error of the system that prevents writing `path` into a RecordError."""
