@@ -39,6 +39,15 @@ def require_new_file(path: Path) -> None:
         raise RecordError(f"{path}: the folder '{path.parent}' takes no new file: allow writing there first")
 
 
+def require_writable_folder(folder: Path) -> None:
+    """Raises RecordError where nothing can be written in a folder, which need not exist yet."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise RecordError(f"{folder}: {existing} is no folder: give a folder, or the name of a new one")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise RecordError(f"{folder}: nothing can be written in {existing}: name another, or allow writing there")
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turns an error of the system that prevents writing `path` into a RecordError."""

@@ -405,7 +405,9 @@ def test_an_export_of_nothing_is_refused_and_leaves_no_file(tmp_path: Path, form
     run = Made(TOY).run(tmp_path / "run")
     for path in (run / "tokens").glob("*.npz"):
         path.write_bytes(b"")
-    with pytest.raises(RecordError, match=r"is not written, as none of the chosen episodes can be: episode .* is d"):
+    with pytest.raises(
+        RecordError, match=r"nothing is written, as none of the chosen episodes can be: episode .* is d"
+    ):
         export(run, tmp_path / "out", format, Selection())
     assert os.listdir(tmp_path) == ["run"]
 

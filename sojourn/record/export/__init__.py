@@ -52,7 +52,7 @@ def export(run: Path, out: Path, format: str, selection: Selection) -> Exported:
             counted.append(module.write(temporary, selected))
             if not (selected.read_count and counted[0]):
                 why = selected.left_out[0] if selected.left_out else "no model took a turn in them"
-                raise RecordError(f"{out} is not written, as none of the chosen episodes can be: {why}")
+                raise RecordError(f"nothing is written, as none of the chosen episodes can be: {why}")
 
         write_file(out, write)
         return Exported(selected.read_count, counted[0], module.UNIT, tuple(selected.left_out))
