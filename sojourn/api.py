@@ -214,9 +214,9 @@ class Policy:
         return renderer.parse(sample.tokens.tolist())
 
     async def _play(self, number: int, split: str) -> Episode:
-        from sojourn.tasks.listed import listed
+        from sojourn.tasks.listed import some_tasks
 
-        tasks = listed(self._resolved.recipe.env, split)
+        tasks = some_tasks(self._resolved.recipe.env, split)
         if not 0 <= number < len(tasks):
             raise ConfigError(f"task {number}: the split '{split}' has the tasks 0 to {len(tasks) - 1}")
         label = f"evaluation-python-{split}/{number}"

@@ -18,7 +18,7 @@ from sojourn.config.lookup import find, names
 from sojourn.envs.about import About, about_of
 from sojourn.envs.measured import Measured, Scored
 from sojourn.envs.tools import Tools
-from sojourn.errors import SojournError
+from sojourn.errors import SojournError, WorldError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -85,8 +85,12 @@ def _described_class(family: Any) -> type:
 def measured_now(entry: World, family: Any) -> World:
     """Returns the entry with what a measurement on this machine gives; this plays the world."""
     from sojourn.checks.env.measure import measure  # imports all that checks a world
+    from sojourn.checks.promise import BrokenError
 
-    return replace(entry, measured=asyncio.run(measure(family)), where="now, on this machine")
+    try:
+        return replace(entry, measured=asyncio.run(measure(family)), where="now, on this machine")
+    except BrokenError as error:
+        raise WorldError(f"the world '{entry.name}' cannot be measured: {error}") from error
 
 
 def row(entry: World) -> dict[str, str]:

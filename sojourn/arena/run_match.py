@@ -26,7 +26,7 @@ from sojourn.protocols import EnvFamily
 from sojourn.render import pieces
 from sojourn.rollout.limits import Limits
 from sojourn.rollout.world import open_world
-from sojourn.tasks.listed import check_task, listed
+from sojourn.tasks.listed import check_task, some_tasks
 from sojourn.types import Task
 
 
@@ -146,7 +146,7 @@ def _print_results(
 
 
 def chosen_tasks(family: EnvFamily, config: MatchConfig) -> Sequence[Task]:
-    offered = listed(family, config.split)
+    offered = some_tasks(family, config.split)
     chosen = offered[config.first : config.first + config.tasks]
     if not len(chosen):
         raise ConfigError(

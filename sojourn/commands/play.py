@@ -33,10 +33,10 @@ def play(
     """Play an episode yourself, in the place of the agent."""
     from sojourn import event_loop
     from sojourn.agents.person import play_in_terminal
-    from sojourn.tasks.listed import listed
+    from sojourn.tasks.listed import some_tasks
 
     family = build_world(env, overrides)
-    chosen = _recorded(Path(env), task) or _task(listed(family, split), split, task)
+    chosen = _recorded(Path(env), task) or _task(some_tasks(family, split), split, task)
     print_risks(family)
     event_loop.run(play_in_terminal(family, chosen, CleanConsole(), expert=expert))
 

@@ -20,7 +20,7 @@ def steer(
             "runs/x@last, runs/x@warmup, runs/x@before."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="The file that is written, such as east.safetensors.")],
+    out: Annotated[Path, typer.Option(help="The file to write, which must not exist, such as east.safetensors.")],
     layer: Annotated[int, typer.Option(min=0, help="The layer after which the vector is added (0: the first).")],
     data: RecordedIn = None,
     stage: StageOfPolicy = "",
@@ -33,6 +33,7 @@ def steer(
     """Make a vector that steers a policy to decisions of which it is less certain (EAST), from recorded episodes."""
     from sojourn import event_loop
     from sojourn.ope.of_run import recorded_groups
+    from sojourn.record.atomic import require_new_file
     from sojourn.record.run_weights import NamedRun, find_weights
     from sojourn.steering.east import east
     from sojourn.steering.of_run import decisions_of_run
@@ -41,6 +42,7 @@ def steer(
     named = NamedRun.parse(run)
     if not named.folder.is_dir():
         raise ConfigError(f"'{run}': expected a run folder, such as runs/x, or runs/x@120 for its weights at step 120")
+    require_new_file(out)
     records = recorded_groups(data or named.folder, stage, parse_steps(steps))
     recipe = load(named.folder, None).recipe
     weights = find_weights(*named)

@@ -29,6 +29,25 @@ def make_private(folder: Path) -> None:
             path.chmod(FOLDER_MODE if path.is_dir() else FILE_MODE)
 
 
+def require_new_file(path: Path) -> None:
+    """Raises RecordError where a new file cannot be made: something has this name, or its folder takes no file."""
+    if path.exists():
+        raise RecordError(f"{path} exists: give another name, or move the file away")
+    if not (folder := path.absolute().parent).is_dir():
+        raise RecordError(f"{path}: there is no folder '{path.parent}': make it first")
+    if not os.access(folder, os.W_OK):
+        raise RecordError(f"{path}: the folder '{path.parent}' takes no new file: allow writing there first")
+
+
+def require_writable_folder(folder: Path) -> None:
+    """Raises RecordError where nothing can be written in a folder, which need not exist yet."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise RecordError(f"{folder}: {existing} is no folder: give a folder, or the name of a new one")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise RecordError(f"{folder}: nothing can be written in {existing}: name another, or allow writing there")
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turns an error of the system that prevents writing `path` into a RecordError."""

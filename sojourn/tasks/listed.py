@@ -23,6 +23,17 @@ def listed(family: Any, split: str) -> Sequence[Task]:
     return tasks
 
 
+def some_tasks(family: Any, split: str) -> Sequence[Task]:
+    """Returns the tasks of a split as `listed` does; raises `ConfigError` if there are none."""
+    tasks = listed(family, split)
+    if not len(tasks):
+        raise ConfigError(
+            f"the split '{split}' of the world has no tasks: give it some (of a class that lists `tasks`, every fifth "
+            "is a test task: give five or more, or a mapping from splits to tasks)"
+        )
+    return tasks
+
+
 def check_task(task: Any) -> None:
     """Raises `ConfigError` for anything but a task that can be recorded as JSON."""
     if not isinstance(task, Task):

@@ -16,7 +16,7 @@ from sojourn.record.summary import Summary, summarise
 from sojourn.rewards.reward_cache import score_group, scored_or_failed
 from sojourn.sources.context import count_unjudged
 from sojourn.sources.experts import expert_sampler
-from sojourn.tasks.listed import listed
+from sojourn.tasks.listed import some_tasks
 from sojourn.train.policy_measures import policy_measures
 from sojourn.train.seating import POLICY
 from sojourn.train.sub_agents import measured
@@ -52,7 +52,7 @@ class EvaluationPlays:
 def panel(components: Components) -> Sequence[Task]:
     """Returns the tasks that every evaluation of the recipe plays."""
     config = components.recipe.evaluation
-    return listed(components.recipe.env, config.split)[: config.tasks]
+    return some_tasks(components.recipe.env, config.split)[: config.tasks]
 
 
 async def evaluate(components: Components, label: str, expert: bool = False) -> EvaluationPlays:

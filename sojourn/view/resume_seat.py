@@ -45,11 +45,8 @@ class ResumePoint:
     @classmethod
     def of(cls, episode: Episode, turn: int) -> ResumePoint:
         """Returns the point before a turn (counted from 0); raises ConfigError if a re-run cannot start there."""
-        if episode.error is not None:
-            raise ConfigError(f"this episode cannot be re-run because its environment failed: {episode.error[:300]}")
-        if len(episode.trajectories) != 1:
-            seats = ", ".join(trajectory.agent for trajectory in episode.trajectories)
-            raise ConfigError(f"this episode has several seats ({seats}), but only episodes of one seat can be re-run")
+        if problem := _problem(episode):
+            raise ConfigError(problem)
         trajectory = episode.trajectories[0]
         path = next((turns for turns in paths_in_world(trajectory) if turn in turns), None)
         if path is None:
@@ -63,6 +60,27 @@ class ResumePoint:
                 f"turn {asked} asked a person, which a re-run does not do again: choose that turn, or an earlier one"
             )
         return cls(replace(trajectory, turns=turns[:at]), turns[at:])
+
+
+def turns_to_resume(episode: Episode) -> frozenset[int]:
+    """Returns the turns, counted from 0, for which `ResumePoint.of` returns a point."""
+    found: set[int] = set()
+    for path in () if _problem(episode) else paths_in_world(episode.trajectories[0]):
+        for turn in path:
+            found.add(turn)
+            if QUESTIONS in episode.trajectories[0].turns[turn].info:
+                break  # a later turn is refused, as a re-run asks nobody
+    return frozenset(found)
+
+
+def _problem(episode: Episode) -> str:
+    """Says why no turn of an episode can be re-run; empty where one can."""
+    if episode.error is not None:
+        return f"this episode cannot be re-run because its environment failed: {episode.error[:300]}"
+    if len(episode.trajectories) != 1:
+        seats = ", ".join(trajectory.agent for trajectory in episode.trajectories)
+        return f"this episode has several seats ({seats}), but only episodes of one seat can be re-run"
+    return ""
 
 
 @dataclass

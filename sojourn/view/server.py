@@ -30,6 +30,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sojourn.errors import ConfigError, RecordError, SojournError
+from sojourn.record.atomic import require_writable_folder
 from sojourn.view import forms, page
 from sojourn.view.pages import (
     diff,
@@ -182,9 +183,12 @@ class Guard:
 
 
 async def error_page(request: Request, error: Exception) -> page.Page:
-    """Renders the page for an address that names nothing, or something that cannot be read."""
+    """Renders the page for an address that names nothing, or something that cannot be read; and for a form that asks
+    for what cannot be done."""
     message = str(error) if isinstance(error, SojournError) else f"there is no page {request.url.path}"
-    return page.render(request, "error.html", status_code=404, title="Not found", message=message)
+    asked = isinstance(error, SojournError) and request.method == "POST"
+    title = "Not done" if asked else "Not found"
+    return page.render(request, "error.html", status_code=404, title=title, message=message)
 
 
 async def events(request: Request) -> StreamingResponse:
@@ -226,6 +230,8 @@ def serve(
     for folder in folders:
         if not folder.is_dir():
             raise RecordError(f"there is no folder '{folder}': name the folder of your runs, or train something first")
+    if out is not None:
+        require_writable_folder(out)
     local = _is_loopback(host)
     token = "" if local else secrets.token_urlsafe(16)
     bound = _bind(host, port)

@@ -400,6 +400,24 @@ def test_what_failed_or_is_damaged_is_left_out_and_told(runs: dict[str, Path], t
     assert "is damaged" in done.left_out[0]
 
 
+@pytest.mark.parametrize("format", ["chat", "adp", "prov", "parquet"])
+def test_an_export_of_nothing_is_refused_and_leaves_no_file(tmp_path: Path, format: str):
+    run = Made(TOY).run(tmp_path / "run")
+    for path in (run / "tokens").glob("*.npz"):
+        path.write_bytes(b"")
+    with pytest.raises(
+        RecordError, match=r"nothing is written, as none of the chosen episodes can be: episode .* is d"
+    ):
+        export(run, tmp_path / "out", format, Selection())
+    assert os.listdir(tmp_path) == ["run"]
+
+
+def test_an_export_of_failed_episodes_alone_says_why_the_first_failed(runs: dict[str, Path], tmp_path: Path):
+    with pytest.raises(RecordError, match=r"none of the chosen .*: episode gone: its world failed: OSError: the wor"):
+        export(runs["hostile"], tmp_path / "out", "chat", Selection(episodes=("gone",)))
+    assert not os.listdir(tmp_path)
+
+
 def test_the_command_says_what_it_wrote(runs: dict[str, Path], tmp_path: Path):
     def command(*words: object) -> tuple[int, str]:
         done = CliRunner().invoke(app, ["export", *map(str, words)])

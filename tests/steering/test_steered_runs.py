@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from sojourn.cli import app
 from sojourn.config import toml
-from sojourn.errors import ConfigError, ModelError
+from sojourn.errors import ConfigError, ModelError, RecordError
 from sojourn.ope.of_run import recorded_groups
 from sojourn.steering.of_run import decisions_of_run
 from sojourn.train.assemble import assemble
@@ -66,6 +66,22 @@ def test_a_vector_is_made_of_a_run_and_steers_its_evaluations(run, tmp_path):
     key = f"evaluation.steering.file={out}"
     assert same(plain, asyncio.run(played(recipe_of(run, key, "evaluation.steering.beta=0.0"))))
     assert not same(plain, asyncio.run(played(recipe_of(run, key, "evaluation.steering.beta=-20.0"))))
+
+
+def test_where_a_vector_cannot_be_written_is_said_before_the_work(run, tmp_path, monkeypatch):
+    def worked(*_):
+        raise AssertionError("the work began")
+
+    monkeypatch.setattr("sojourn.ope.of_run.recorded_groups", worked)
+    taken = tmp_path / "taken.safetensors"
+    taken.write_text("mine")
+    done = command("steer", f"{run}@rl", "--layer", 1, "--out", taken)
+    assert isinstance(done.exception, RecordError), done
+    assert str(done.exception).endswith("exists: give another name, or move the file away")
+    assert taken.read_text() == "mine"
+    done = command("steer", f"{run}@rl", "--layer", 1, "--out", tmp_path / "gone" / "x.safetensors")
+    assert isinstance(done.exception, RecordError), done
+    assert "there is no folder" in str(done.exception)
 
 
 async def test_the_entropy_of_choices_is_at_most_that_of_what_was_allowed(run):

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,15 +27,19 @@ from played_match import match
 from played_run import SUMS, TOY, Made, Script, Sums
 from spawned import PYTHON, variables_of
 from starlette.testclient import TestClient
+from typer.testing import CliRunner
 
+from sojourn.agents.ask_person import QUESTIONS
 from sojourn.agents.text_seat import NO_SAMPLE
+from sojourn.cli import app
+from sojourn.errors import ConfigError, RecordError
 from sojourn.record.episodes.episode_row import EpisodeRow
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.types import Message, Prompt, Role, Sample, SamplingParams, Stop, Turn, Versions
 from sojourn.view.page import address
 from sojourn.view.reruns import MAX_RUNNING, Reruns, State
-from sojourn.view.resume_seat import ReplaySampler
+from sojourn.view.resume_seat import ReplaySampler, ResumePoint, turns_to_resume
 from sojourn.view.server import application
 from sojourn_worlds.sokoban import Sokoban
 from tests.view import hostile
@@ -182,6 +187,9 @@ def test_a_person_does_not_see_the_recorded_continuation(browser: Browser) -> No
     assert page.text.count('id="turn-') == 0
     page = browser.post(page, "act", action=texts(record.episode.trajectories[0])[1])
     assert page.text.count('id="turn-') == 1
+    facts = page.text.partition('<p class="facts">')[2].partition("</p>")[0]
+    assert len(record.episode.trajectories[0].turns) > 2
+    assert re.findall(r"(\d+) turns", facts) == ["2", str(len(record.episode.trajectories[0].turns))]
     ended = browser.post(page, "end")
     assert ended.text.count('id="turn-') == len(record.episode.trajectories[0].turns) - 1
 
@@ -272,6 +280,26 @@ def test_a_finished_rerun_is_saved_and_the_original_run_is_unchanged(browser: Br
     assert digests(browser.folder) == was
 
 
+def test_a_rerun_that_cannot_be_saved_is_told_so(browser: Browser) -> None:
+    page = browser.over(browser.begin("trained", 2, "trained@rl", "rl"))
+    assert browser.reruns.out is not None
+    browser.reruns.out.write_text("no folder any more")
+    answer = browser.post(page, "save")
+    assert "<h1>Not done</h1>" in answer.text
+    assert "cannot be created" in answer.text
+
+
+@pytest.mark.parametrize("out", ["taken", "taken/reruns"])
+def test_a_folder_in_which_nothing_can_be_saved_is_refused_at_the_start(tmp_path: Path, out: str) -> None:
+    (tmp_path / "taken").write_text("mine")
+    # nobody can listen there, so that no viewer starts
+    done = CliRunner().invoke(
+        app, ["view", str(tmp_path), "--host", "256.0.0.1", "--play", "--out", str(tmp_path / out)]
+    )
+    assert isinstance(done.exception, RecordError), done.exception
+    assert f"{tmp_path / 'taken'} is no folder" in str(done.exception)
+
+
 @pytest.mark.parametrize(
     "headers",
     [
@@ -324,6 +352,26 @@ def test_a_rerun_that_is_impossible_gets_a_reason(browser: Browser, run: str, tu
     answer = browser.client.post("/rerun", data=form, headers={"origin": HOME})
     assert answer.status_code == 404
     assert sentence in answer.text
+
+
+def test_turns_link_to_a_rerun_only_where_one_can_start(browser: Browser) -> None:
+    def links(run: str) -> int:
+        return browser.get(f"/runs/{run}/episodes/{browser.record(run)[0].id}").text.count("re-run from here")
+
+    assert links("toy") == browser.record("toy")[0].turns
+    assert links("game") == 0
+
+
+def test_no_rerun_starts_after_a_turn_that_asked_a_person(browser: Browser) -> None:
+    _, record = browser.record("toy", turns=3)
+    seat = record.episode.trajectories[0]
+    assert turns_to_resume(record.episode) == set(range(len(seat.turns)))
+    asking = replace(seat.turns[1], info={QUESTIONS: 1.0})
+    asked = replace(record.episode, trajectories=(replace(seat, turns=(seat.turns[0], asking, *seat.turns[2:])),))
+    assert turns_to_resume(asked) == {0, 1}
+    assert ResumePoint.of(asked, 1).after[0] is asking
+    with pytest.raises(ConfigError, match="turn 2 asked a person"):
+        ResumePoint.of(asked, 2)
 
 
 def test_a_world_that_differs_from_the_record_is_reported(browser: Browser) -> None:

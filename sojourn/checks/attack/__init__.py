@@ -37,7 +37,7 @@ from sojourn.checks.report import Outcome, Report, Verdict
 from sojourn.envs.tools import as_family
 from sojourn.errors import ConfigError
 from sojourn.rollout.world import open_world
-from sojourn.tasks.listed import listed
+from sojourn.tasks.listed import some_tasks
 from sojourn.types import Task
 
 KINDS, TASKS_PER_KIND, SEARCHED = 3, 4, 300  # kinds of tasks, tasks of each kind, and tasks searched for them
@@ -94,7 +94,7 @@ async def attack_env(
 
 async def _attacks(case: Case, split: str, seed: int, names: Sequence[str]) -> list[Tally]:
     until, rng = time.monotonic() + HONEST_S, random.Random(seed)
-    for task in _chosen(listed(case.family, split), rng):
+    for task in _chosen(some_tasks(case.family, split), rng):
         if len(case.honest) < MIN_HONEST or time.monotonic() < until:
             case.honest.append(await case.play_honestly(task))
     if not any(honest.actions for honest in case.honest):

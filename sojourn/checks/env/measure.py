@@ -19,6 +19,7 @@ from sojourn.envs.measured import Measured, Scored
 from sojourn.envs.replay_fork import make_forkable
 from sojourn.protocols import EnvFamily
 from sojourn.rollout.world import open_world
+from sojourn.tasks.listed import some_tasks
 from sojourn.types import Message, Role, Task
 
 RANDOM_LENGTH = 50  # actions of a random play in a world without an expert
@@ -48,7 +49,7 @@ async def measure(family: EnvFamily, *, plays: int = 16, seed: int = 0, seconds:
     """
     family = _with_choices(family)
     async with open_world(family):
-        tasks = family.tasks("test")
+        tasks = some_tasks(family, "test")
         picked = [tasks[k] for k in random.Random(seed).sample(range(len(tasks)), min(plays, len(tasks)))]
         clock = _Clock()
         deadline = time.monotonic() + seconds / 2

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from sojourn.config.lookup import nearest
 from sojourn.errors import ConfigError, RecordError
 from sojourn.files import open_regular
-from sojourn.record.atomic import write_file
+from sojourn.record.atomic import require_new_file, write_file
 from sojourn.record.export.conversations import Conversation
 from sojourn.record.export.foreign import EXPECTED, shape_of
 from sojourn.record.export.json_lines import read_records
@@ -44,13 +44,17 @@ def export(run: Path, out: Path, format: str, selection: Selection) -> Exported:
     """Writes selected episodes of a run to a new file, whole or not at all, with one episode in memory at a time."""
     module = format_of(format)
     folder = RunFolder.read(run)
-    if out.exists():
-        raise RecordError(f"{out} exists: give the export another name, or move the file away")
-    if not out.absolute().parent.is_dir():
-        raise RecordError(f"{out}: there is no folder '{out.parent}': make it first")
+    require_new_file(out)
     with SelectedEpisodes.of(folder, selection) as selected:
         counted: list[int] = []
-        write_file(out, lambda temporary: counted.append(module.write(temporary, selected)))
+
+        def write(temporary: Path) -> None:
+            counted.append(module.write(temporary, selected))
+            if not (selected.read_count and counted[0]):
+                why = selected.left_out[0] if selected.left_out else "no model took a turn in them"
+                raise RecordError(f"nothing is written, as none of the chosen episodes can be: {why}")
+
+        write_file(out, write)
         return Exported(selected.read_count, counted[0], module.UNIT, tuple(selected.left_out))
 
 

@@ -17,6 +17,7 @@ from sojourn.terminal.find import find_episode, group_episodes
 from sojourn.view.episode import EpisodeView, seat_ends, trained_version
 from sojourn.view.images import run_image
 from sojourn.view.page import Page, address, render, run_cache
+from sojourn.view.resume_seat import turns_to_resume
 from sojourn.view.tokens import colour_maximum, colourings
 
 Read = TypeVar("Read")
@@ -50,6 +51,7 @@ def index(request: Request) -> Page:
     return render(
         request, "episode.html", run=key, episode=entry, data=dict(record.episode.task.data) if record else None,
         turns=list(view.turns(record)) if record else [], seat_ends=seat_ends(record, linked=True) if record else [],
+        resumable=turns_to_resume(record.episode) if record else (),
         problems=problems, colouring=colouring, colourings=known, siblings=siblings,
         close_error=record.episode.close_error if record else None, branch=record.episode.branch if record else None,
         traceback=record.episode.traceback if record else None,

@@ -92,6 +92,7 @@ def index(request: Request) -> Page:
         request, "rerun.html", rerun=rerun, pairs=pairs, token=reruns.token, observation=observation,
         observed=[view.message(message, 0, 0, 0) for message in messages], now=rerun.trajectory,
         original=rerun.record.episode.trajectories[0], saved_run=saved_run, can_save=reruns.out is not None,
+        original_turns=len(rerun.resume_point.before.turns) + len(rerun.resume_point.after),
         waits=not rerun.over and observation is None,
     )  # fmt: skip
 
