@@ -105,7 +105,7 @@ class Game:
 
 GAMES = {
     "kuhn_poker": Game("kuhn_poker", steps=960, width=64, lr=3e-4, entropy=0.04),
-    "leduc_poker": Game("leduc_poker", steps=360, width=64, lr=3e-4, entropy=0.03, tensor=True),
+    "leduc_poker": Game("leduc_poker", steps=480, width=64, lr=3e-4, entropy=0.02, tensor=True),
     "matrix_rps": Game("matrix_rps", steps=320, width=16, size=16, entropy=0.1, lr=2e-5),
     "tic_tac_toe": Game(
         "tic_tac_toe", steps=640, width=32, entropy=0.1, lr=1e-3, momentum=0.9, minibatches=4, critic=True, tensor=True,
