@@ -173,18 +173,19 @@ class Policy:
         Raises `ActionError` where what was sampled cannot be read, such as a tool call that was cut off.
         """
         said = [Message(Role.USER, messages)] if isinstance(messages, str) else messages
+        self._require_open()
         return self._loop.wait(self._answer(said, tools, max_tokens, seed))
 
     def play(self, task: int = 0, *, split: str = "test") -> Episode:
         """Plays task number `task` of a split in the run's world, with the run's agent, and returns the episode."""
+        self._require_open()
         return self._loop.wait(self._play(operator.index(task), split))
 
     def export(self, out: str | Path, format: str = "hf", dtype: str = "fp32") -> Path:
         """Writes the model into a new folder, as `sojourn export` does."""
         from sojourn.model_export import export_model
 
-        name = f"{self._named.folder}@{self._named.weights}" if self._named.weights else self._named.folder
-        export_model(name, Path(out), format, dtype)
+        export_model(self._name, Path(out), format, dtype)
         return Path(out)
 
     def close(self) -> None:
@@ -192,6 +193,16 @@ class Policy:
         if self._loop.running:
             self._loop.wait(self._open.aclose())
             self._loop.close()
+
+    @property
+    def _name(self) -> str:
+        return f"{self._named.folder}@{self._named.weights}" if self._named.weights else str(self._named.folder)
+
+    def _require_open(self) -> None:
+        if not self._loop.running:
+            raise ConfigError(
+                f"this policy is closed: call sojourn.load({self._name!r}) again, and use it in its `with`"
+            )
 
     async def _enter(self) -> Components:
         from sojourn.commands.evaluate import load_weights

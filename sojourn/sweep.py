@@ -59,6 +59,8 @@ class Point(NamedTuple):
 def plan(vary: Sequence[str], seeds: Sequence[int], overrides: Sequence[str]) -> list[PlannedRun]:
     """Returns the runs for every combination of the values in `vary` (such as "stages.rl.optim.lr=[1e-5, 3e-5]") and
     every seed. The seeds of a variant follow each other."""
+    if of_seeds := [text for text in (*vary, *overrides) if text.partition("=")[0].strip() == "seed"]:
+        raise ConfigError(f"{of_seeds[0]}: in a sweep, --seeds names the seeds, such as --seeds 1,2")
     axes = [_axis(text) for text in vary]
     runs = [
         PlannedRun(_variant(choice), seed, (*overrides, *(f"{k}={_toml(v)}" for k, v in choice), f"seed={seed}"))

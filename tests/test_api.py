@@ -82,6 +82,9 @@ def test_the_policy_answers_plays_and_is_exported(run, tmp_path):
         policy.export(tmp_path / "out")
     assert (tmp_path / "out" / "config.json").is_file()
     policy.close()  # a second time
+    for used in (lambda: policy.answer("Where?"), lambda: policy.play(1)):
+        with pytest.raises(ConfigError, match=r"this policy is closed: call sojourn\.load\('.*'\) again"):
+            used()
 
 
 def test_weights_are_chosen_by_name(run):

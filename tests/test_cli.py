@@ -35,6 +35,9 @@ def folder(tmp_path: Path) -> Path:
     [
         (["train", "absent.toml"], "no config file"),
         (["train", "r.toml", "optim.lrr=1"], "did you mean 'lr'?"),
+        (["train", "r.toml", "seed=1", "seed=2"], "override 'seed': this value is given twice: give it once"),
+        (["eval", "r.toml", "--split", "train", "evaluation.split=test"], "--split gives the value of 'evaluation.spl"),
+        (["eval", "r.toml", "--greedy", "evaluation.temperature=1"], "--greedy gives the value of 'evaluation.tempera"),
         (["train", "r.toml", "model.name=nowhere/no-such-model"], "nowhere/no-such-model"),
         (["train", "r.toml", "--dry", "model.name=absent.gguf"], "absent.gguf"),
         (["train", "r.toml", "record.sinks=[{name='trackio'}]"], "trackio"),

@@ -139,7 +139,7 @@ def test_a_run_that_cannot_play_is_refused_and_leaves_nothing(tmp_path, world, t
     [
         ("Exits", [], "SystemExit: 7"),
         ("Fails", [], "all of 2 episodes failed; the last cause: RuntimeError: gone"),
-        ("Huge", [], "1e+300: return a finite number"),
+        ("Huge", [], "1e+300: return a finite number of at most 1e+30 in size, or None"),
         ("OddExpert", [], "expert() returned None"),
         ("Sound", ["backend.max_context=8", "sampling.max_tokens=4"], "raise backend.max_context"),
         ("Sound", ["stages.warmup.losses.0.coef=1e38", "stages.warmup.optim.lr=1e30"], "not finite"),

@@ -38,6 +38,9 @@ def test_the_plan_has_every_combination_with_every_seed():
     for vary in ("lr", "lr=1e-5", "lr=[]", "lr=[{a = 1}]", "=[1]"):
         with pytest.raises(ConfigError, match="expected a key and a list of numbers or texts"):
             sweep.plan([vary], [0], [])
+    for vary, given in ((["seed=[1, 2]"], []), ([], ["seed=5"])):
+        with pytest.raises(ConfigError, match="in a sweep, --seeds names the seeds, such as --seeds 1,2"):
+            sweep.plan(vary, [0], given)
     with pytest.raises(ConfigError, match="a sweep of 2 runs, 1 of them different"):
         sweep.plan([], [0, 0], [])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -12,6 +12,7 @@ import typer
 
 from sojourn.commands.arguments import Overrides, load, print_risks, print_slowdowns
 from sojourn.commands.failures import print_failed_episode, print_unrecorded_failure
+from sojourn.errors import ConfigError
 from sojourn.terminal.output import CleanConsole
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def evaluate(
     from sojourn.record.run_weights import NamedRun
 
     extra = [f"evaluation.split={split}"] * bool(split) + ["evaluation.temperature=0.0"] * greedy
+    _require_given_once(extra, overrides or [])
     named = NamedRun.parse(run)
     resolved = load(named.folder, [*extra, *(overrides or [])])
     print_risks(resolved.recipe.env)
@@ -67,9 +69,19 @@ def evaluate(
     )
 
 
+def _require_given_once(extra: Sequence[str], overrides: Sequence[str]) -> None:
+    """Refuses an override of a value that --split or --greedy gave, by that option's name."""
+    given = {text.partition("=")[0].strip() for text in overrides}
+    for key in (text.partition("=")[0] for text in extra):
+        if key in given:
+            option = "--split" if key == "evaluation.split" else "--greedy"
+            raise ConfigError(
+                f"{option} gives the value of '{key}', which an override gives too: leave one of them out"
+            )
+
+
 def _agents(recipe: Recipe, budgets: str, expert: bool, curve: Path | None) -> Mapping[str, Agent]:
     """Returns the agents to be evaluated by the names of their evaluations; none where the recipe's alone is."""
-    from sojourn.errors import ConfigError
     from sojourn.plot import figure_class
     from sojourn.searchers.search import Search
 

@@ -109,7 +109,7 @@ def _print(prediction: Prediction, outcome: str) -> None:
     from rich import box
     from rich.table import Table
 
-    from sojourn.ope.predict import METHODS
+    from sojourn.ope.predict import FEW, METHODS
 
     table = Table("", f"{outcome}, 95% interval", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for name, estimate in prediction.estimates.items():
@@ -121,7 +121,13 @@ def _print(prediction: Prediction, outcome: str) -> None:
         f"have the mean {prediction.mean_weight:.2f} (1 is expected)",
         soft_wrap=True,
     )
-    if not prediction.trusted:
+    if prediction.episodes < FEW:
+        console.print(
+            f"note: fewer than {FEW} recorded episodes show little of what any weights would do: record more, or trust "
+            "no prediction but by playing (sojourn eval)",
+            soft_wrap=True,
+        )
+    elif not prediction.trusted:
         console.print(
             "note: these weights differ so much from those that played that the records show little of what they would "
             "do: trust no prediction but by playing (sojourn eval)",

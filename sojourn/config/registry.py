@@ -49,7 +49,7 @@ def build(kind: str, table: Mapping[str, Any], where: str = "") -> Built:
     with user_code(f"{where} = {shown(name)}"):
         cls = find(kind, name)
         fields = {key: value for key, value in table.items() if key != "name"}
-        if kind == "env" and is_plain(cls):
+        if kind == "env" and (is_plain(cls) or _lacks_reward(cls)):
             built = _family_of_plain_class(cls, fields, where)
         elif name.startswith(PREFIX) and not isinstance(cls, type):
             built = Built(cls, fields)  # an object, whole as it is
@@ -63,6 +63,12 @@ def is_plain(cls: Any) -> bool:
     """Returns whether something is a plain class, whose methods are an agent's tools, not a world with a field
     `reward`."""
     return isinstance(cls, type) and callable(getattr(cls, "reward", None))
+
+
+def _lacks_reward(cls: Any) -> bool:
+    """Returns whether something is a class that can only be meant as a plain class without its `reward`, of which its
+    family says so."""
+    return isinstance(cls, type) and not (dataclasses.is_dataclass(cls) or hasattr(cls, "make"))
 
 
 def _family_of_plain_class(cls: Any, fields: Mapping[str, Any], where: str) -> Built:

@@ -149,9 +149,7 @@ class Tables:
     def _refuse_repeated(self, path: str, resolved_path: str, value: Any) -> None:
         """Refuses a value that an earlier override gave already: one of the two was meant for another key."""
         if any(p == resolved_path or p.startswith(f"{resolved_path}.") for p in self._overridden):
-            raise ConfigError(
-                f"override '{path}': this value is given twice (--split and --greedy count): give it once"
-            )
+            raise ConfigError(f"override '{path}': this value is given twice: give it once")
         self._overridden |= {leaf for leaf, _ in leaves(value, resolved_path)}
 
 

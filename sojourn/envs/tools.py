@@ -321,7 +321,8 @@ class ToolsEnv:
         number = as_finite(reward)
         if number is None or abs(number) > MAX_REWARD:
             raise InfrastructureError(
-                f"{self.interface.name}.reward() gave {short(reward)}: return a finite number or None"
+                f"{self.interface.name}.reward() gave {short(reward)}: return a finite number of at most "
+                f"{MAX_REWARD:g} in size, or None"
             )
         return number
 

@@ -86,7 +86,7 @@ class Field(NamedTuple):
         if self.value is None:
             return None
         if not isinstance(self.value, int) or isinstance(self.value, bool) or not low <= self.value <= high:
-            raise self.refused(f"a whole number from {low}" + (f" to {high}" if high < 2**63 - 1 else " on"))
+            raise self.refused(f"a whole number from {low} to {high}")
         return self.value
 
     def number(self, low: float, high: float) -> float | None:

@@ -34,6 +34,9 @@ class Own:
     def seat(self, context): ...
 class Bare:
     async def __call__(self, group): ...
+class Rewardless:
+    def __init__(self, seed: int): ...
+    def go(self): ...
 """
 
 
@@ -81,6 +84,10 @@ def test_what_is_no_component_says_what_to_write(tmp_path, monkeypatch):
         (
             "reward.name='own_agent:Bare'",
             "reward: Bare is no dataclass, whose fields would be its keys: write @dataclass(",
+        ),
+        (
+            "env.name='own_agent:Rewardless'",
+            "own_agent:Rewardless has no method reward(): define it, returning None while the play goes on",
         ),
     ):
         with pytest.raises(ConfigError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from dataclasses import replace
@@ -44,6 +45,17 @@ def test_every_link_of_every_page_leads_to_a_page(client: TestClient) -> None:
             assert all(link.startswith(("/", "?")) for link in links), "a page leads away from the viewer"
             waiting += [link.replace("&amp;", "&") for link in links if link.startswith("/")]
     assert len(seen) > 60
+
+
+def test_an_unknown_evaluation_is_named_with_those_that_exist(client: TestClient, runs: Path) -> None:
+    shown = client.get("/runs/seed0/changes").text
+    names = re.findall(r"<option[^>]*>([^<]*)</option>", shown.partition('name="a"')[2].partition("</select>")[0])
+    answer = client.get("/runs/seed0/changes", params={"a": "nosuch"})
+    assert answer.status_code == 404
+    assert html.unescape(answer.text).count(f"no evaluation 'nosuch' with episodes: it has {', '.join(names)}") == 1
+    answer = client.get("/runs/seed0/changes", params={"a": names[0], "other": "seed1", "b": "nosuch"})
+    assert answer.status_code == 200, "the form keeps the name where another run is chosen"
+    assert "seed1 has no evaluation 'nosuch' with episodes: its newest is shown" in html.unescape(answer.text)
 
 
 def test_an_episode_shows_its_messages_and_rewards(client: TestClient, runs: Path, some_episode) -> None:

@@ -21,9 +21,15 @@ def index(request: Request) -> Page:
         first = _evaluations(one)
         second = first if other == key else _evaluations(two)
         a = request.query_params.get("a") or next(iter(first), "")
-        b = request.query_params.get("b") or next(reversed(second), "")
+        if a and a not in first:
+            raise RecordError(f"{key} has no evaluation '{a:.100}' with episodes: it has {', '.join(first) or 'none'}")
+        b = asked = request.query_params.get("b") or next(reversed(second), "")
+        if b not in second:  # the form keeps this name where another run is chosen
+            b = next(reversed(second), "")
         comparison = compare(_episodes(one, a), _episodes(two, b)) if a and b else None
         problems = [*one.troubles, *two.troubles]
+        if b and b != asked:
+            problems.append(f"{other} has no evaluation '{asked:.100}' with episodes: its newest is shown")
     return render(
         request, "evaluation_changes.html", run=key, other=other, runs=list(cache.paths()), first=first, second=second,
         a=a, b=b, comparison=comparison, problems=problems,
