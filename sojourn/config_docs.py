@@ -261,7 +261,8 @@ def _rules(hint: Any) -> Iterator[Range | Text]:
 
 def _bounds(rule: Range) -> str:
     signs = {"≥": rule.min, ">": rule.above, "≤": rule.max, "<": rule.below}
-    return " ".join(f"{sign} {_short(bound)}" for sign, bound in signs.items() if abs(bound) != float("inf"))
+    bounds = " ".join(f"{sign} {_short(bound)}" for sign, bound in signs.items() if abs(bound) != float("inf"))
+    return f"0, or {bounds}" if rule.or_zero else bounds
 
 
 def _short(bound: float) -> str:

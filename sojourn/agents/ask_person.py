@@ -12,7 +12,7 @@ from sojourn.agents.plain import SEED_STRIDE, Plain
 from sojourn.agents.refusal import ReplyError
 from sojourn.agents.told import ToldSeat, require_base
 from sojourn.call_text import action_text
-from sojourn.config.fields import TEXT, Kind, Range, Text
+from sojourn.config.fields import TEMPERATURE, TEXT, Kind, Range, Text
 from sojourn.errors import ActionError, ConfigError, NoActionError
 from sojourn.models.asked_person import PERSON, Patience
 from sojourn.models.asking import EpisodeModels, TooLongError
@@ -56,7 +56,7 @@ class AskPerson:
     unanswered: Annotated[str, TEXT] = ""
     person: Annotated[str, TEXT] = ""
     max_tokens: Annotated[int, Range(1)] = MAX_TOKENS
-    temperature: Annotated[float, Range(0)] = 0.0
+    temperature: Annotated[float, TEMPERATURE] = 0.0
 
     def __post_init__(self) -> None:
         require_base(self.base)

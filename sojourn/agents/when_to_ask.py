@@ -9,7 +9,7 @@ from sojourn.agents.conversation import Conversation
 from sojourn.agents.plain import Plain
 from sojourn.agents.told import ToldSeat, require_base
 from sojourn.call_text import action_text
-from sojourn.config.fields import NONBLANK, Kind, Range
+from sojourn.config.fields import NONBLANK, TEMPERATURE, Kind, Range
 from sojourn.errors import ActionError, ConfigError
 from sojourn.models.asking import TooLongError
 from sojourn.protocols import Agent, AgentContext
@@ -38,7 +38,7 @@ class WhenToAsk:
     cost: Annotated[float, Range(0)] = 0.05
     word: Annotated[str, NONBLANK] = "ask"
     max_tokens: Annotated[int, Range(1)] = 512
-    temperature: Annotated[float, Range(0)] = 0.0
+    temperature: Annotated[float, TEMPERATURE] = 0.0
     base: Annotated[Agent, Kind("agent")] = field(default_factory=Plain)
 
     unverified = "of the paper the abstract and accounts were read, not its text"

@@ -24,6 +24,7 @@ from sojourn.commands.serving_options import (
     Turns,
     What,
 )
+from sojourn.config.fields import TEMPERATURE
 from sojourn.errors import ConfigError, MissingExtraError
 from sojourn.terminal.clean import one_line
 
@@ -88,6 +89,8 @@ def _sampled(params: SamplingParams, temperature: float | None, top_p: float | N
     """Returns how to sample where a request does not say."""
     if top_p == 0:
         raise ConfigError("--top-p 0: no token would be left: expected a number above 0, up to 1")
+    if temperature is not None and not TEMPERATURE.holds(temperature):
+        raise ConfigError(f"--temperature {temperature:g}: expected {TEMPERATURE.expected(float)}")
     given = {"temperature": temperature, "top_p": top_p}
     chosen = {key: value for key, value in given.items() if value is not None}
     return replace(params, max_tokens=max_tokens or 2**31, **chosen)

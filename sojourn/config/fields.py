@@ -18,21 +18,26 @@ class Kind(NamedTuple):
 
 
 class Range(NamedTuple):
-    """The bounds of a number in a config; `min` and `max` themselves are allowed: `rank: Annotated[int, Range(1)]`."""
+    """The bounds of a number in a config; `min` and `max` themselves are allowed: `rank: Annotated[int, Range(1)]`.
+    With `or_zero` it may be 0, too."""
 
     min: float = -math.inf
     max: float = math.inf
     above: float = -math.inf
     below: float = math.inf
+    or_zero: bool = False
 
     def holds(self, value: float) -> bool:
-        return self.min <= value <= self.max and self.above < value < self.below
+        return (self.or_zero and value == 0) or (self.min <= value <= self.max and self.above < value < self.below)
 
     def expected(self, hint: Any) -> str:
         """Returns the bounds in words, such as "a number above 0 and at most 1"."""
         limits = {"at least": self.min, "above": self.above, "at most": self.max, "below": self.below}
         bounds = " and ".join(f"{words} {limit}" for words, limit in limits.items() if math.isfinite(limit))
-        return f"{type_in_words(hint)} {'of ' if bounds.startswith('at') else ''}{bounds}"
+        return f"{'0, or ' * self.or_zero}{type_in_words(hint)} {'of ' if bounds.startswith('at') else ''}{bounds}"
+
+
+TEMPERATURE = Range(0.01, or_zero=True)  # vLLM rounds lower ones up, and logits over them are not finite
 
 
 class Text(NamedTuple):

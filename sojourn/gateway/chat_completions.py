@@ -47,7 +47,7 @@ class ChatCompletions:
             max_tokens=limit.integer(1),
             stop=read_stop(whole.get("stop")),
             choices=listed,
-            temperature=whole.get("temperature").number(0, 2),
+            temperature=whole.get("temperature").temperature(2),
             top_p=whole.get("top_p").number(0, 1),
             seed=whole.get("seed").integer(-(2**63)),
             samples=whole.get("n").integer(1, MOST_SAMPLES) or 1,

@@ -50,7 +50,7 @@ class Messages:
             max_tokens=whole.get("max_tokens").integer(1),
             stop=read_stop(whole.get("stop_sequences")),
             choices=listed,
-            temperature=whole.get("temperature").number(0, 1),
+            temperature=whole.get("temperature").temperature(1),
             top_p=whole.get("top_p").number(0, 1),
             stream=whole.get("stream").flag(),
             model=whole.get("model").text_or(""),

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from sojourn.config.fields import TEMPERATURE
 from sojourn.gateway.requests import RequestError
 from sojourn.types import Message, Role, Tool, ToolCall
 
@@ -96,6 +97,13 @@ class Field(NamedTuple):
         if not isinstance(self.value, int | float) or isinstance(self.value, bool) or not low <= self.value <= high:
             raise self.refused(f"a number from {low:g} to {high:g}")
         return float(self.value)
+
+    def temperature(self, high: float) -> float | None:
+        """Returns a temperature, None where there is none."""
+        value = self.number(0, high)
+        if value is not None and not TEMPERATURE.holds(value):
+            raise self.refused(TEMPERATURE.expected(float))
+        return value
 
     def flag(self) -> bool:
         if self.value is not None and not isinstance(self.value, bool):

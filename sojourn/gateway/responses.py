@@ -43,7 +43,7 @@ class Responses:
             namespaces={tool.tool.name: tool.namespace for tool in tools if tool.tool and tool.namespace},
             max_tokens=whole.get("max_output_tokens").integer(1),
             choices=listed,
-            temperature=whole.get("temperature").number(0, 2),
+            temperature=whole.get("temperature").temperature(2),
             top_p=whole.get("top_p").number(0, 1),
             logprobs=LOGPROBS in [item.text() for item in whole.get("include").items()],
             stream=whole.get("stream").flag(),

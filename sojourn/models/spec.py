@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from sojourn.config.fields import NONEMPTY, Range, Text
+from sojourn.config.fields import NONEMPTY, TEMPERATURE, Range, Text
 from sojourn.optim import Optim
 from sojourn.types import SamplingParams
 
@@ -138,7 +138,7 @@ class FrozenModel:
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
     max_tokens: Annotated[int, Range(1)] = 32  # per turn
-    temperature: Annotated[float, Range(0)] = 1.0
+    temperature: Annotated[float, TEMPERATURE] = 1.0
     top_p: Annotated[float, Range(above=0, max=1)] = 1.0
     top_k: Annotated[int, Range(0)] = 0
     min_p: Annotated[float, Range(0, 1)] = 0.0

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from sojourn.composite import HasBases
-from sojourn.config.fields import NONBLANK, Kind, Range
+from sojourn.config.fields import NONBLANK, TEMPERATURE, Kind, Range
 from sojourn.errors import ConfigError
 from sojourn.models.asking import AskedModels
 from sojourn.protocols import Reward
@@ -110,7 +110,7 @@ class Judge(HasBases):
     neighbours: Annotated[int, Range(0)] = 0
     samples: Annotated[int, Range(1)] = 1
     retries: Annotated[int, Range(0)] = 3
-    temperature: Annotated[float, Range(0)] = 0.0
+    temperature: Annotated[float, TEMPERATURE] = 0.0
     max_tokens: Annotated[int, Range(1)] = 512
     turns: Annotated[int, Range(0)] = 0
     evidence: Annotated[int, Range(0)] = 0

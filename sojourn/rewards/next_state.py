@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from sojourn.composite import HasBases
-from sojourn.config.fields import NONBLANK, Kind, Range
+from sojourn.config.fields import NONBLANK, TEMPERATURE, Kind, Range
 from sojourn.errors import ConfigError
 from sojourn.models.asking import AskedModels, TooLongError
 from sojourn.protocols import Reward
@@ -75,7 +75,7 @@ class NextState(HasBases):
     model: Annotated[str, NONBLANK] = "policy"
     votes: Annotated[int, Range(1)] = 3
     history: Annotated[int, Range(0)] = 0
-    temperature: Annotated[float, Range(0)] = 0.6
+    temperature: Annotated[float, TEMPERATURE] = 0.6
     max_tokens: Annotated[int, Range(1)] = 512
     shown_chars: Annotated[int, Range(200)] = 20_000
     corrections: tuple[Annotated[str, NONBLANK], ...] = CORRECTIONS

@@ -11,7 +11,7 @@ from sojourn.abilities import asked_for_text, sub_agent_models, value_models, wi
 from sojourn.agents.plain import Plain
 from sojourn.batch.weigh import Aggregate
 from sojourn.composite import with_bases
-from sojourn.config.fields import FOLDER, NONBLANK, Kind, Range, Text
+from sojourn.config.fields import FOLDER, NONBLANK, TEMPERATURE, Kind, Range, Text
 from sojourn.config.registry import build
 from sojourn.credit.grpo import GRPO
 from sojourn.curricula.cycle import Cycle
@@ -69,7 +69,7 @@ class Evaluation:
     tasks: Annotated[int, Range(1)] = 64
     samples: Annotated[int, Range(1)] = 1
     split: Annotated[str, NONBLANK] = "test"
-    temperature: Annotated[float, Range(0)] = 1.0
+    temperature: Annotated[float, TEMPERATURE] = 1.0
     top_p: Annotated[float, Range(above=0, max=1)] = 1.0
     top_k: Annotated[int, Range(0)] = 0
     min_p: Annotated[float, Range(0, 1)] = 0.0

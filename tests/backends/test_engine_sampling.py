@@ -10,7 +10,7 @@ from sojourn.backends.torch.kernels import kernel
 from sojourn.backends.torch.kernels.cache import Shape
 from sojourn.backends.torch.sampler import sampling
 from sojourn.backends.torch.sampler.sampling import Choices, Row, score, uniforms
-from sojourn.errors import InfrastructureError, ModelError
+from sojourn.errors import ModelError
 from sojourn.types import SamplingParams
 
 VOCABULARY = 700  # not a whole number of blocks
@@ -156,14 +156,19 @@ def test_logits_are_left_as_they_were():
     assert torch.equal(logits, before)
 
 
-def test_weights_that_have_diverged_are_named():
+def test_logits_that_are_not_finite_give_no_token_and_leave_the_other_rows_alone():
     for odd in (torch.nan, torch.inf, -torch.inf):
-        with pytest.raises(InfrastructureError, match="not finite"):
-            draw(torch.full((1, 10), odd), [Row(SamplingParams(1), 0.5)])
+        assert draw(torch.full((1, 10), odd), [Row(SamplingParams(1), 0.5)]).tokens == [-1]
     spoilt = random_logits(1)
     spoilt[0, VOCABULARY - 1] = torch.nan
-    with pytest.raises(InfrastructureError, match="not finite"):
-        draw(spoilt, [Row(SamplingParams(1), 0.5)])
+    both = draw(torch.cat([spoilt, random_logits(1)]), [Row(SamplingParams(1), 0.5), Row(SamplingParams(1), 0.5)])
+    assert both.tokens[0] == -1
+    assert both.tokens[1] == draw(random_logits(1), [Row(SamplingParams(1), 0.5)]).tokens[0]
+
+
+def test_a_temperature_that_spoils_the_logits_gives_no_sample():
+    """The engine refuses so low a temperature; what is drawn by one is no token in any case."""
+    assert draw(random_logits(1), [Row(SamplingParams(1, 1e-40), 0.5)]).tokens == [-1]
 
 
 def test_scores_are_logprobs():

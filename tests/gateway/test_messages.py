@@ -56,6 +56,7 @@ def test_blocks_become_messages():
         ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "tool_use_id is missing"),
         ({"tools": [{"name": "look"}]}, r"tools\[0\].input_schema is missing: expected an object"),
         ({"temperature": 2}, "temperature is 2: expected a number from 0 to 1"),
+        ({"temperature": 1e-40}, "temperature is 1e-40: expected 0, or a number of at least 0.01"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_sentence(body, told):

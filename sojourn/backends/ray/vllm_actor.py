@@ -79,12 +79,12 @@ class VLLMActor:
         return OpenedSampler(self._facts.max_context, code_digest())
 
     async def sample(self, prompt: Prompt, params: SamplingParams, version: int) -> Sample:
-        from sojourn.backends.torch.sampler.limits import checked_choices, checked_tokens, require_room
+        from sojourn.backends.torch.sampler.limits import checked_choices, checked_tokens, require_samplable
         from sojourn.backends.torch.sampler.request import Request
 
         self._require(version)
         tokens = checked_tokens(prompt, self._facts.vocab_size)
-        require_room(tokens, params, self._facts.max_context)
+        require_samplable(tokens, params, self._facts.max_context)
         mapping.check(params)
         if params.stop_strings and self._facts.decode is None:
             raise ModelError(f"stop_strings {params.stop_strings}: the model has no tokenizer: use stop_tokens")

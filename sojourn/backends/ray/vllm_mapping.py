@@ -14,7 +14,6 @@ from sojourn.types import Sample, SamplingParams
 
 WEIGHTS = "sojourn"  # the name under which vLLM knows the way that our weights take
 CHOICES = "sojourn_choices"  # the key of choices among a request's extra arguments
-COLDEST = 0.01  # vLLM rounds lower temperatures up to it
 
 
 class Drawn(NamedTuple):
@@ -54,11 +53,6 @@ def check(params: SamplingParams) -> None:
     """Raises where vLLM would sample otherwise than it is asked to."""
     if params.steering is not None:
         raise ModelError("steering: vLLM's engine adds nothing to hidden states: let our own engine sample")
-    if 0 < params.temperature < COLDEST:
-        raise ModelError(
-            f"sampling.temperature = {params.temperature:g}: vLLM samples at {COLDEST:g} and above, and at 0: use one "
-            "of these"
-        )
 
 
 def seed_of(seed: int, prompt_length: int) -> int:

@@ -17,7 +17,7 @@ from sojourn.backends.ray.vllm_actor import Counts, in_memory
 from sojourn.backends.ray.vllm_mapping import CHOICES, Constraint, Drawn, Span, StopStrings
 from sojourn.backends.torch.sampler.request import Request
 from sojourn.backends.torch.sampler.sampling import Choices
-from sojourn.errors import ConfigError, InfrastructureError, MissingExtraError, ModelError
+from sojourn.errors import ConfigError, InfrastructureError, MissingExtraError
 from sojourn.models.spec import Model
 from sojourn.types import Sample, SamplingParams, Stop
 
@@ -67,14 +67,6 @@ def test_turns_of_an_episode_do_not_repeat_their_noise():
     assert len(seeds) == 15
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert mapping.seed_of(3, 5) == mapping.seed_of(3, 5)
-
-
-@pytest.mark.parametrize("temperature", [1e-6, 0.005])
-def test_a_temperature_that_vllm_would_round_is_refused(temperature):
-    with pytest.raises(ModelError, match=rf"^sampling.temperature = {temperature:g}: vLLM samples at 0.01 and above"):
-        mapping.check(SamplingParams(1, temperature))
-    for fine in (0.0, 0.01, 1.0):
-        mapping.check(SamplingParams(1, fine))
 
 
 def test_spans_say_which_weights_drew_each_token():

@@ -233,7 +233,7 @@ async def test_what_cannot_be_sampled_is_refused_in_our_engines_words(sampler):
         await sampler.sample(Prompt(prompt(0).tokens, ("abc",)), params(0))
     with pytest.raises(ModelError, match=r"^token ids from 30 to 99999: expected 0 to"):
         await sampler.sample(Prompt(np.array([30, 99999])), params(0))
-    with pytest.raises(ModelError, match=r"^sampling.temperature = 0.001: vLLM samples at 0.01 and above"):
+    with pytest.raises(ModelError, match=r"^sampling.temperature = 0.001: expected 0, or a number of at least 0.01"):
         await sampler.sample(prompt(0), params(0, temperature=0.001))
     assert all(replica.failures == 0 for replica in sampler.replicas)
 

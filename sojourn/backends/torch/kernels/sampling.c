@@ -78,7 +78,7 @@ void sample_tokens(const float *logits, int64_t rows, int64_t vocab_size, const 
         float temperature = temperatures[r] > 0 ? temperatures[r] : 1, max = max_or_nan(row, vocab_size);
         double log_total;
         tokens[r] = -1;
-        if (!isfinite(max))
+        if (!isfinite(max / temperature))
             continue;
         int64_t id = inverse_cdf(row, vocab_size, temperature, max / temperature, uniforms[r], &log_total);
         if (temperatures[r] == 0)

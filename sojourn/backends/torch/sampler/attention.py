@@ -26,6 +26,10 @@ NAME = "sojourn_engine"
 SHORT = 8  # the most tokens of a short piece, each of which attends alone; with the kernel all tokens attend alone
 
 
+class LayoutError(ModelError):
+    """Says that attention was called without what the engine hands to it."""
+
+
 class Piece(NamedTuple):
     """Tokens `begin:end` of one context."""
 
@@ -152,11 +156,11 @@ def attend(
         out = cached_attention(sojourn_layout, module.layer_idx, q, k, v, scaling, sliding_window, softcap)
         return out[None], None
     if sojourn_layout is None:
-        raise ModelError(
+        raise LayoutError(
             "a model that attends through the sampler's cache was called without a layout: expected the engine's own "
             "copy of the model, configuration included: copy.deepcopy it before Engine(...)"
         )
-    return sojourn_layout.note(module, query, key, value, others), None
+    return sojourn_layout.note(module, query, key, value, others | {"a mask of its own": attention_mask}), None
 
 
 def cached_attention(
@@ -246,7 +250,7 @@ class Probe:
         self.shapes: dict[int, Shape] = {}
 
     def note(self, module: Any, query: Any, key: Any, value: Any, others: dict[str, Any]) -> torch.Tensor:
-        unknown = [name for name in ("s_aux", "position_bias") if others.get(name) is not None]
+        unknown = [name for name in ("s_aux", "position_bias", "a mask of its own") if others.get(name) is not None]
         if unknown or not getattr(module, "is_causal", True):
             asks = f"attention with {unknown[0]}" if unknown else "attention that is not causal"
             raise ModelError(f"{type(module).__name__} asks for {asks}: this engine cannot sample from such a model")
@@ -265,9 +269,10 @@ class Probe:
                 model(
                     input_ids=token, position_ids=token, use_cache=False, logits_to_keep=token[0], sojourn_layout=self
                 )
-            except TypeError as error:
+            except (TypeError, LayoutError) as error:
+                reason = f" ({error})" if isinstance(error, TypeError) else ""
                 raise ModelError(
-                    f"{type(model).__name__} does not hand its arguments on to its attention ({error}): expected a "
+                    f"{type(model).__name__} does not hand its arguments on to its attention{reason}: expected a "
                     "causal language model of transformers: this engine cannot sample from such a model"
                 ) from error
         text = model.config.get_text_config()

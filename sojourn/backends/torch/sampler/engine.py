@@ -26,11 +26,12 @@ from sojourn.backends.torch.place import place_of
 from sojourn.backends.torch.sampler.attention import Piece
 from sojourn.backends.torch.sampler.decoders import Weights
 from sojourn.backends.torch.sampler.engine_stats import EngineStats
-from sojourn.backends.torch.sampler.limits import checked_choices, checked_tokens, require_room, require_scorable
+from sojourn.backends.torch.sampler.limits import checked_choices, checked_tokens, require_samplable, require_scorable
 from sojourn.backends.torch.sampler.model_runner import ModelRunner, Outcome, ScheduledPiece
 from sojourn.backends.torch.sampler.prefix_cache import POLICY, Copy, Wait
 from sojourn.backends.torch.sampler.publication import Publication
 from sojourn.backends.torch.sampler.request import Decode, Request
+from sojourn.backends.torch.sampler.sampling import DIVERGED
 from sojourn.errors import InfrastructureError, ModelError
 from sojourn.gauge import Gauge
 from sojourn.timeline import Timeline
@@ -103,7 +104,7 @@ class Engine:
     async def sample_telling(self, prompt: Prompt, params: SamplingParams, tell: Tell | None = None) -> Sample:
         """Samples as `sample` does, and tells the tokens while they are drawn (`TellsTokens`)."""
         tokens = checked_tokens(prompt, self._runner.vocab_size)
-        require_room(tokens, params, self.max_context)
+        require_samplable(tokens, params, self.max_context)
         if params.stop_strings and self._decode is None:
             raise ModelError(f"stop_strings {params.stop_strings}: this engine was given no `decode`: use stop_tokens")
         self._require_model(params.model)
@@ -328,7 +329,9 @@ class Engine:
             context, prompt = request.admitted_context, len(request.prompt)
             prefilled += max(0, min(end, prompt) - context.filled)
             self._tree.fill(context, end)
-            if drawn is not None:
+            if drawn is not None and drawn.token < 0:
+                self._fail([request], f"a step failed: {DIVERGED}", ArithmeticError(DIVERGED))
+            elif drawn is not None:
                 before = len(request.tokens)
                 request.accept(*drawn, self.version)
                 request.report()

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from sojourn.backends.torch.sampler.sampling import Choices
+from sojourn.config.fields import TEMPERATURE
 from sojourn.errors import BudgetError, ModelError
 from sojourn.types import IntArray, Prompt, SamplingParams
 
@@ -40,8 +41,11 @@ def require_ids(tokens: IntArray, vocab_size: int) -> None:
         )
 
 
-def require_room(tokens: IntArray, params: SamplingParams, max_context: int) -> None:
-    """Raises `BudgetError` where prompt and `max_tokens` exceed `max_context`."""
+def require_samplable(tokens: IntArray, params: SamplingParams, max_context: int) -> None:
+    """Raises `ModelError` where the temperature is too low, `BudgetError` where prompt and `max_tokens` exceed
+    `max_context`."""
+    if not TEMPERATURE.holds(params.temperature):
+        raise ModelError(f"sampling.temperature = {params.temperature:g}: expected {TEMPERATURE.expected(float)}")
     if params.max_tokens < 1:
         raise BudgetError(f"max_tokens = {params.max_tokens}: expected room for at least one token to sample")
     if len(tokens) + params.max_tokens > max_context:

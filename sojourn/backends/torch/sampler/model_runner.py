@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,15 +14,16 @@ from sojourn.activation_steering import Steering
 from sojourn.backends.torch.kernels import kernel as kernels
 from sojourn.backends.torch.kernels.cache import PAGE, KeyValues
 from sojourn.backends.torch.models.adapters import Adapter
+from sojourn.backends.torch.models.known_scores import KnownScores
 from sojourn.backends.torch.sampler import decoders, sampling
 from sojourn.backends.torch.sampler.attention import Piece, Probe, StepLayout
 from sojourn.backends.torch.sampler.decoders import Weights
-from sojourn.backends.torch.sampler.prefix_cache import Copy, PrefixTree
+from sojourn.backends.torch.sampler.prefix_cache import Claim, Copy, PrefixTree
 from sojourn.backends.torch.sampler.request import Request
 from sojourn.backends.torch.sampler.sampling import Row
 from sojourn.backends.torch.sampler.steering import Mark, Steerings
 from sojourn.errors import ConfigError, ModelError
-from sojourn.types import FloatArray
+from sojourn.types import FloatArray, IntArray
 
 
 class ScheduledPiece(NamedTuple):
@@ -62,6 +64,7 @@ class ModelRunner:
         self, model: Any, length: int, memory_bytes: int, tokens: int, *, kernel: bool, compiled: bool
     ) -> None:
         self._model = model.eval().requires_grad_(False)
+        known = KnownScores.of(self._model, length)
         shapes = Probe().run(self._model)
         first = next(self._model.parameters())
         self.device = first.device
@@ -82,6 +85,8 @@ class ModelRunner:
         self._compiled = compiled and type(self._decoder) is decoders.TransformersDecoder
         self._linear = dict(_linear_layers(self._model))
         self._shapes = {name: p.shape for name, p in self._model.named_parameters(remove_duplicate=False)}
+        if known is not None:
+            known.require(self._logprobs, self._model, "the sampler of backend 'torch'")
 
     @torch.inference_mode()
     def step(self, scheduled: list[ScheduledPiece], copies: list[Copy]) -> list[Outcome]:
@@ -119,6 +124,20 @@ class ModelRunner:
                 scores = sampling.score(logits[stops[n] - logit_counts[n] : stops[n]], targets)
             outcomes.append(Outcome(request, piece.end, drawn.get(n), scores))
         return outcomes
+
+    @torch.inference_mode()
+    def _logprobs(self, tokens: IntArray) -> FloatArray:
+        """Returns the log-probabilities (S, L - 1) of the tokens of sequences (S, L), given those before; to be asked
+        before any context is in the cache."""
+        scores, count = [], tokens.shape[1] - 1
+        for row in torch.from_numpy(tokens).to(self.device):
+            claim = PrefixTree(-(-count // PAGE), PAGE, count).claim(row[:-1].cpu().numpy(), 0, reuse=False)
+            assert isinstance(claim, Claim), "an empty tree has room"
+            for begin, end in pairwise((0, count // 2, count // 2 + 1, count)):  # as a chunk, a token, a chunk
+                layout = StepLayout(self._cache, [Piece(claim.context, begin, end)], self.device, self._kernel)
+                logits = self._decoder(row[begin:end], layout, torch.arange(end - begin, device=self.device))
+                scores.append(sampling.score(logits, row[begin + 1 : end + 1]))
+        return np.concatenate(scores).reshape(len(tokens), count)
 
     @torch.no_grad()
     def load(self, weights: Weights) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from sojourn.backends.torch.kernels.kernel import Kernel
-from sojourn.errors import InfrastructureError, ModelError
+from sojourn.errors import ModelError
 from sojourn.types import IntArray, SamplingParams
 
 BLOCK = 256  # ids: the cumulative distribution is searched block by block, so that only one block is summed id by id
@@ -52,7 +52,7 @@ class Row(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """The sampled tokens of R rows."""
+    """The sampled tokens of R rows; -1 where the logits of a row are not finite."""
 
     tokens: list[int]  # (R,)
     logprobs: list[float]  # (R,) in nats
@@ -77,23 +77,18 @@ def draw(logits: torch.Tensor, rows: Sequence[Row], kernel: Kernel | None = None
     temperatures = torch.from_numpy(np.array([row.params.temperature for row in rows], dtype=np.float32))
     uniform = torch.from_numpy(np.array([row.uniform for row in rows]))
     drawn = kernel.sample(logits.float().contiguous(), temperatures, uniform)
-    tokens, logprobs = (values.tolist() for values in drawn)
-    if min(tokens) < 0:
-        raise InfrastructureError(DIVERGED)
-    return Draw(tokens, logprobs)
+    return Draw(*(values.tolist() for values in drawn))
 
 
 def _draw_by_torch(logits: torch.Tensor, rows: Sequence[Row]) -> Draw:
     scaled = _support(logits.float(), rows)
     top, likeliest = scaled.max(dim=-1)
-    if not bool(torch.isfinite(top).all()):
-        raise InfrastructureError(DIVERGED)
     weights = torch.exp(scaled - top[:, None])
     drawn, total = _inverse_cdf(weights, [row.uniform for row in rows])
     greedy = torch.tensor([row.params.temperature == 0 for row in rows], device=logits.device)
     tokens = torch.where(greedy, likeliest, drawn)
     logprobs = (scaled.gather(1, tokens[:, None])[:, 0] - top).double() - total.log()
-    return Draw(tokens.tolist(), logprobs.tolist())
+    return Draw(tokens.where(torch.isfinite(top), -1).tolist(), logprobs.tolist())
 
 
 def score(logits: torch.Tensor, tokens: torch.Tensor) -> np.ndarray:

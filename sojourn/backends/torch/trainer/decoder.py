@@ -7,13 +7,16 @@ from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
 
+import numpy as np
 import torch
 
 from sojourn.backends.torch.kernels import product
-from sojourn.backends.torch.trainer import activations, fused_layers, tree_attention
+from sojourn.backends.torch.models.known_scores import KnownScores
+from sojourn.backends.torch.trainer import activations, fused_layers, head, tree_attention
 from sojourn.backends.torch.trainer.context_parallel import ContextGroup, Division
 from sojourn.batch import share
 from sojourn.errors import ModelError
+from sojourn.types import Batch, FloatArray, IntArray
 
 GROWING = frozenset({"dynamic", "longrope"})  # rotary positions that depend on the longest of a pass
 
@@ -31,13 +34,20 @@ class Decoder:
         self.device = next(self.base.parameters()).device
         self.activation_bytes = activation_bytes
         native = kernel and self.device.type == "cpu"
-        self.kernel, self._autocast = kernel, bf16 and not native
+        self.kernel, self._autocast = kernel, False
         self._cost: activations.Cost | None = None
         self.context: ContextGroup | None = None
+        packed = self.base.config._attn_implementation == tree_attention.NAME
+        known = None if packed else KnownScores.of(self.base)
         tree_attention.use_packed(self.base)
         self.fused = native and fused_layers.fuse(self.base)
         if native:
+            product.use_kernel(model, bf16=False)
+        if known is not None:
+            known.require(self._logprobs, self.base, "the trainer of backend 'torch'")
+        if native:
             product.use_kernel(model, bf16=bf16)
+        self._autocast = bf16 and not native
 
     def __call__(self, tree: share.Tree, rows: torch.Tensor) -> torch.Tensor:
         """Returns the last hidden states (R, H) of the nodes `rows` (R,), ascending, which are computed here."""
@@ -53,6 +63,19 @@ class Decoder:
             )
         hidden = output.last_hidden_state[0]
         return hidden if self.fused else hidden.index_select(0, rows)
+
+    @torch.no_grad()
+    def _logprobs(self, tokens: IntArray) -> FloatArray:
+        """Returns the log-probabilities (S, L - 1) of the tokens of sequences (S, L), given those before, by products
+        that round nothing."""
+        one, none = np.ones(tokens.size, dtype=np.float32), np.zeros(tokens.size, dtype=np.int64)
+        sequence = np.repeat(np.arange(len(tokens)), tokens.shape[1])
+        batch = Batch(tokens.ravel(), sequence, one, one, one, one, sequence, none)
+        where, tree = np.flatnonzero(np.arange(tokens.size) % tokens.shape[1]), share.merge(batch)
+        hidden = self(tree, torch.arange(len(tree.tokens), device=self.device))
+        query = head.HeadQuery.of_model(self.base, batch, where, batch.tokens[where], bf16=False)
+        scored = head.score(hidden[tree.node[where - 1]], self.base.get_output_embeddings(), query)
+        return scored.logprobs.cpu().numpy().reshape(len(tokens), -1)
 
     @contextmanager
     def reading(self, layer: int | None) -> Iterator[Callable[[share.Tree, torch.Tensor], torch.Tensor]]:

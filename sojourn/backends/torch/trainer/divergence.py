@@ -28,6 +28,7 @@ class TeacherStates(NamedTuple):
     weight: torch.Tensor  # (V, H)
     bias: torch.Tensor | None  # (V,)
     cap: float | None  # soft cap of the logits
+    scale: float = 1.0  # of the logits
 
     def pick(self, rows: torch.Tensor) -> TeacherStates:
         return self._replace(states=self.states[rows])
@@ -38,7 +39,7 @@ class TeacherStates(NamedTuple):
     def comparison(self, loss: ComparesDistributions, query: HeadQuery, rows: slice) -> CompareBlock:
         """Returns what compares blocks within these rows, for which it holds the teacher's logits."""
         table = head.table_of(self.weight, query)
-        logits = head.logits_of(self.states, table, self.bias, replace(query, cap=self.cap), rows)
+        logits = head.logits_of(self.states, table, self.bias, query.of_other(self.cap, self.scale), rows)
 
         def compare(own: torch.Tensor, block: slice) -> Compared:
             other = logits[block.start - rows.start : block.stop - rows.start]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,9 +34,10 @@ class HeadQuery:
     """Says which token to score in each of the n rows, at which temperature, and among which allowed tokens."""
 
     tokens: torch.Tensor  # (n,)
-    temperature: torch.Tensor  # (n,)
+    temperature: torch.Tensor  # (n,) by which the head's products are divided: that of the sampler, over `scale`
     allowed: Mapping[int, torch.Tensor]  # row -> token ids; rows that are absent may be any token
     cap: float | None  # soft cap of the logits
+    scale: float  # by which the model multiplies its logits
     bf16: bool  # whether matrix products round their factors to bf16
     chunk_rows: int
 
@@ -48,6 +50,7 @@ class HeadQuery:
         head: torch.nn.Linear,
         *,
         cap: float | None,
+        scale: float = 1.0,
         bf16: bool,
         chunk_bytes: int,
     ) -> HeadQuery:
@@ -60,12 +63,32 @@ class HeadQuery:
         allowed = {row: batch.allowed[int(i)] for row, i in enumerate(where) if int(i) in batch.allowed}
         return cls(
             torch.from_numpy(tokens).to(device),
-            torch.from_numpy(batch.temperature[where]).to(device),
+            torch.from_numpy(batch.temperature[where]).to(device) / scale,
             {row: torch.from_numpy(np.asarray(ids, dtype=np.int64)).to(device) for row, ids in allowed.items()},
             cap,
+            scale,
             bf16,
             max(1, chunk_bytes // (4 * head.out_features)),
         )
+
+    @classmethod
+    def of_model(
+        cls, base: Any, batch: Batch, where: IntArray, tokens: IntArray, *, bf16: bool, chunk_bytes: int = CHUNK_BYTES
+    ) -> HeadQuery:
+        """Asks for tokens as `of` does, by the logits that a model of transformers returns."""
+        text, head = base.config.get_text_config(), base.get_output_embeddings()
+        multiplied = (getattr(text, name, None) or 1.0 for name in ("logit_scale", "lm_head_multiplier"))
+        return cls.of(
+            *(batch, where, tokens, head),
+            cap=getattr(text, "final_logit_softcapping", None),
+            scale=prod(multiplied) / (getattr(text, "logits_scaling", None) or 1.0),
+            bf16=bf16,
+            chunk_bytes=chunk_bytes,
+        )
+
+    def of_other(self, cap: float | None, scale: float) -> HeadQuery:
+        """Returns the same question to another model, whose logits have another cap and scale."""
+        return replace(self, cap=cap, scale=scale, temperature=self.temperature * (self.scale / scale))
 
     def pick(self, rows: torch.Tensor) -> HeadQuery:
         """Returns what is asked in some of the rows (m,)."""

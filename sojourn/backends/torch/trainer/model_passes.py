@@ -232,15 +232,8 @@ class ModelPasses:
 
     def query(self, batch: Batch, where: IntArray, tokens: IntArray) -> head.HeadQuery:
         """Asks the vocabulary head for `tokens` (n,) at the indices `where` (n,) of a batch."""
-        base = self.decoder.base
-        return head.HeadQuery.of(
-            batch,
-            where,
-            tokens,
-            base.get_output_embeddings(),
-            cap=getattr(base.config, "final_logit_softcapping", None),
-            bf16=self._bf16,
-            chunk_bytes=self._logits_bytes,
+        return head.HeadQuery.of_model(
+            self.decoder.base, batch, where, tokens, bf16=self._bf16, chunk_bytes=self._logits_bytes
         )
 
     def layers_to_recompute(self, tokens: int, needs: frozenset[str]) -> list[Any]:

@@ -84,6 +84,7 @@ class Teachers:
             weight.clone() if changes and linear.weight.requires_grad else weight,
             None if bias is None else bias.clone(),
             query.cap,
+            query.scale,
         )
         self.scored.append(Scored.of(batch, where, said))
         scored = np.zeros(len(batch), dtype=np.float32)
