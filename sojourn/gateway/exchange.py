@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from sojourn.event_loop import cancelled
@@ -123,7 +123,9 @@ class Exchange:
         self._news = asyncio.Event()
 
     def _done(self, task: asyncio.Task[list[Reply]]) -> None:
-        """Takes note of the end, and of a failure, which asyncio would else report where nobody waits any more."""
+        """Takes note of the end, and of a failure, which asyncio would else report where nobody waits any more. The
+        conversation is not held any longer."""
+        self.request = replace(self.request, messages=(), tools=(), received=None)
         self._tokens.clear()
         self._wake()
         if not task.cancelled():
@@ -132,29 +134,30 @@ class Exchange:
 
 @dataclass
 class Exchanges:
-    """Keeps the latest exchanges of a session, by their requests' bodies."""
+    """Keeps the exchanges of a session that are under way, and the latest ones by their requests' bodies."""
 
     session: ReplyingSession
-    _latest: OrderedDict[str, Exchange] = field(default_factory=OrderedDict[str, Exchange])
+    _running: set[Exchange] = field(default_factory=set[Exchange])
+    _latest: deque[tuple[str, Exchange]] = field(default_factory=lambda: deque[tuple[str, Exchange]](maxlen=KEPT))
 
     def begin(self, request: ChatRequest, body: bytes, *, retried: bool) -> Exchange:
         """Returns the exchange of a request: an earlier one of the same body whose client left, or that the client says
         it repeats (`retried`), so that nothing is sampled twice; else a new one. Equal requests at the same time each
         get a reply of their own."""
         digest = hashlib.blake2b(body, digest_size=16).hexdigest()
-        known = self._latest.get(digest)
-        if known is not None and (retried or known.gone) and not known.failed:
-            known.gone = False
+        known = [one for at, one in reversed(self._latest) if at == digest and not one.failed]
+        left = [one for one in known if one.gone]
+        if again := left or (known if retried else []):
+            again[0].gone = False
             self.session.counts["repeated_requests"] += 1
-            return known
+            return again[0]
         exchange = Exchange(self.session, request)
-        self._latest[digest] = exchange
-        self._latest.move_to_end(digest)
-        while len(self._latest) > KEPT:
-            self._latest.popitem(last=False)
+        self._latest.append((digest, exchange))
+        self._running.add(exchange)
+        exchange.task.add_done_callback(lambda task: self._running.discard(exchange))
         return exchange
 
     def cancel(self) -> None:
         """Ends the sampling of all that are under way."""
-        for exchange in self._latest.values():
+        for exchange in self._running:
             exchange.task.cancel()

@@ -8,10 +8,11 @@ name and parsed arguments, whose numbers are equal as floats. All other messages
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -38,11 +39,12 @@ class Cause(StrEnum):
 @dataclass(frozen=True)
 class Recorded:
     """Holds a turn of a session by its number, the conversation that it ended, with the reply as the client was told
-    it, and the tools that were declared."""
+    it, the tools that were declared, and the turn that the conversation goes on from (-1: none)."""
 
     number: int
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...]
+    parent: int = -1
 
     @property
     def reply(self) -> Message:
@@ -59,12 +61,22 @@ class Difference(NamedTuple):
 
 class Place(NamedTuple):
     """Says where a request goes on: after the turn `parent`, by the messages `new`; or in a new context (-1), for
-    `cause`. `differs` then says where it first differs from the latest conversation."""
+    `cause`. `differs` then says where it first differs from the latest conversation. `messages` are all of it, and
+    `tools` those that it declares: what was recorded before is the same object there, so that it is held once."""
 
     parent: int
     new: tuple[Message, ...]
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...]
     cause: Cause | None = None
     differs: Difference | None = None
+
+
+class _Answer(NamedTuple):
+    """Holds a turn, and how many equal replies its conversation has before it since the user spoke last."""
+
+    recorded: Recorded
+    number: int
 
 
 @dataclass
@@ -73,11 +85,42 @@ class Placement:
 
     recorded: list[Recorded] = field(default_factory=list[Recorded])
     _by_reply: defaultdict[Key, list[Recorded]] = field(default_factory=lambda: defaultdict(list))
+    _by_question: defaultdict[tuple[str, Key], list[_Answer]] = field(default_factory=lambda: defaultdict(list))
+    _before: dict[int, int] = field(default_factory=dict[int, int])  # our reply before each turn in its conversation
 
     def add(self, one: Recorded) -> None:
-        self.recorded.append(one)
         for key in _keys(one.reply):
             self._by_reply[key].append(one)
+        found = {} if one.parent >= 0 else self.ours(one.messages[:-1])
+        self._before[one.number] = found[max(found)].number if found else one.parent
+        *_, (_, question, number) = _answers(one.messages)
+        self._by_question[question].append(_Answer(one, number))
+        self.recorded.append(one)
+
+    def ours(self, messages: Sequence[Message]) -> dict[int, Recorded]:
+        """Returns the turns whose replies the messages of the assistant are, by their places. Equal words are no sign
+        of that, as a session may be of many people: the user has said the same before, and of equal replies to that,
+        the first is the first, and so on, where no ids of calls say which it is. They are of one recorded conversation,
+        where one has them."""
+        found: dict[int, Recorded] = {}
+        line: set[int] = set()  # the turns of the conversation that has the reply found last
+        for at, question, number in reversed(list(_answers(messages))):
+            message = messages[at]
+            same = [one for one in self._by_question.get(question, ()) if same_reply(one.recorded.reply, message)]
+            said = _named(message, [one.recorded for one in same]) or [
+                one.recorded for one in same if one.number == number
+            ]
+            if said:
+                latest = ([one for one in said if one.number in line] or said)[-1]
+                found[at] = latest
+                line = line if latest.number in line else set(self._line(latest.number))
+        return found
+
+    def _line(self, number: int) -> Iterator[int]:
+        """Yields a turn and those before it in its conversation."""
+        while number >= 0:
+            yield number
+            number = self._before[number]
 
     def find(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Place:
         """Returns where a request goes on."""
@@ -87,9 +130,11 @@ class Placement:
         fitting = [one for one in said if _same(one.messages, past)]
         same = [one for one in fitting if one.tools == tuple(tools)]
         if same:
-            return Place(_best(messages[last], same).number, tuple(messages[last + 1 :]))
+            known, new = _best(messages[last], same), tuple(messages[last + 1 :])
+            return Place(known.number, new, (*known.messages, *new), known.tools)
         cause = Cause.TOOLS if fitting else self._cause(messages)
-        return Place(-1, tuple(messages), cause, self._difference(messages) if self.recorded else None)
+        differs = self._difference(messages) if self.recorded else None
+        return Place(-1, tuple(messages), tuple(messages), tuple(tools), cause, differs)
 
     def recognised(self, message: Message) -> Recorded | None:
         """Returns the latest turn that said a message of the assistant; None where it is no reply of ours."""
@@ -207,9 +252,13 @@ def _same(recorded: Sequence[Message], sent: Sequence[Message]) -> bool:
 
 def _best(message: Message, found: Sequence[Recorded]) -> Recorded:
     """Returns the turn whose calls have the ids of the message's, else the latest."""
+    return (_named(message, found) or found)[-1]
+
+
+def _named(message: Message, found: Sequence[Recorded]) -> Sequence[Recorded]:
+    """Returns the turns whose calls have the ids of the message's."""
     ids = [plain_id(call.id) for call in message.calls]
-    named = [one for one in found if ids and ids == [plain_id(call.id) for call in one.reply.calls]]
-    return (named or found)[-1]
+    return [one for one in found if ids and ids == [plain_id(call.id) for call in one.reply.calls]]
 
 
 def _instructions(messages: Sequence[Message]) -> Sequence[Message]:
@@ -221,6 +270,21 @@ def _instructions(messages: Sequence[Message]) -> Sequence[Message]:
 def _opening(messages: Sequence[Message]) -> Sequence[Message]:
     """Returns the system messages that a conversation begins with, and its first message of the user."""
     return messages[: len(_instructions(messages)) + 1]
+
+
+def _answers(messages: Sequence[Message]) -> Iterator[tuple[int, tuple[str, Key], int]]:
+    """Yields for each message of the assistant its place, a digest of what the user said before it with its key, and
+    how many equal ones are before it since the user spoke last."""
+    said = hashlib.blake2b(digest_size=16)
+    equal: Counter[Key] = Counter()
+    for at, message in enumerate(messages):
+        if message.role is Role.USER:
+            said.update(repr((message.text, message.images)).encode())
+            equal.clear()
+        elif message.role is Role.ASSISTANT:
+            key = _keys(message)[-1]
+            yield at, (said.hexdigest(), key), equal[key]
+            equal[key] += 1
 
 
 def _keys(reply: Message) -> list[Key]:

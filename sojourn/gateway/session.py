@@ -10,13 +10,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
-import numpy as np
-
 from sojourn.abilities import Tell, sample_telling
 from sojourn.errors import ActionError, BudgetError, RenderError, SojournError
 from sojourn.errors import cause as words_of
 from sojourn.event_loop import cancelled
-from sojourn.gateway import request_notes
+from sojourn.gateway import conversation, request_notes
+from sojourn.gateway.conversation import joined
 from sojourn.gateway.exchange import Exchanges
 from sojourn.gateway.placement import Cause, Difference, Place, Placement, Recorded
 from sojourn.gateway.requests import ChatRequest, Finish, Reply, RequestError
@@ -37,7 +36,6 @@ from sojourn.types import (
     ToolCall,
     Trajectory,
     Turn,
-    Versions,
 )
 
 LONGEST_NAME, MOST_COUNTS = 64, 1000  # of what clients send: they may send anything
@@ -86,16 +84,15 @@ class Session:
         self.counts.update(f"unused_{name[:LONGEST_NAME]}" for name in request.unused if len(self.counts) < MOST_COUNTS)
         if self.closed:
             raise RequestError("this session is closed: its episode is over", status=404, code="no_session")
-        messages = _readable(request)
         self._require_turns(request.samples)
-        place = self.placement.find(messages, request.tools)
-        prompt, new = self._prompt(place, messages, request)
+        place = self._place(request)
+        prompt, new = self._prompt(place)
         self.ending, refused = None, BUSY in self.failures  # the client made room since, and may come again
         self.running += request.samples
         try:
             found = await self._samples(request, prompt, tell)
             sampled = [one for one in found if not isinstance(one, BaseException)]
-            replies = [self._record(request, messages, place, prompt, new, sample) for sample in sampled]
+            replies = [self._record(request, place, prompt, new, sample) for sample in sampled]
         finally:
             self.running -= request.samples
         if failed := [one for one in found if isinstance(one, BaseException)]:
@@ -140,9 +137,9 @@ class Session:
 
     def prompt_tokens(self, request: ChatRequest) -> int:
         """Returns how many tokens the prompt of a request has; nothing is sampled."""
-        messages, ending = _readable(request), self.ending
+        ending = self.ending
         try:
-            whole, _ = self._prompt(self.placement.find(messages, request.tools), messages, request)
+            whole, _ = self._prompt(self._place(request))
         finally:
             self.ending = ending
         return len(whole.tokens)
@@ -175,41 +172,30 @@ class Session:
                 "no further one is given", status=403, code="turn_limit",
             )  # fmt: skip
 
-    def _prompt(self, place: Place, messages: Sequence[Message], request: ChatRequest) -> tuple[Prompt, Prompt]:
-        """Returns the whole prompt, and what is new of it since the sample of the parent turn."""
-        characters, limit = sum(len(message.text) for message in messages), self.context.max_context
+    def _place(self, request: ChatRequest) -> Place:
+        """Returns where a request goes on; raises `RequestError` where that is too long for any context."""
+        messages, limit = conversation.readable(request), self.context.max_context
+        characters = conversation.characters(messages, request.tools)
         if characters > MOST_CHARACTERS * limit:  # it would take long to find out how many tokens these are
             raise self._full(f"a context has at most {limit} tokens, but these messages have {characters} characters")
+        return self.placement.find(messages, request.tools)
+
+    def _prompt(self, place: Place) -> tuple[Prompt, Prompt]:
+        """Returns the whole prompt, and what is new of it since the sample of the parent turn."""
+        renderer = self.context.renderer
         try:
             if place.parent >= 0:
                 sample = self.turns[place.parent].sample
-                more = self.context.renderer.extend(sample, place.new)
+                more = renderer.extend(sample, place.new)
                 if more is not None:
                     past = Trajectory("", tuple(self.turns), Ending.DONE).prompt(place.parent)
-                    return _joined(past, sample.tokens, more.tokens), more
-            whole = self._opened(messages, request)
+                    return joined(past, sample.tokens, more.tokens), more
+            ours = self.placement.ours(place.messages)
+            samples = {at: self.turns[one.number].sample for at, one in ours.items()}
+            whole = conversation.new_context(renderer, place.messages, place.tools, samples)
         except RenderError as error:
             raise RequestError(f"the conversation cannot be rendered: {error}", param="messages") from None
         return whole, whole
-
-    def _opened(self, messages: Sequence[Message], request: ChatRequest) -> Prompt:
-        """Renders a new context. Replies of ours keep their sampled tokens there, unless the format rewrites history;
-        thoughts that are not ours are left out."""
-        renderer = self.context.renderer
-        ours = {at: one for at, message in enumerate(messages) if message.role is Role.ASSISTANT
-                and (one := self.placement.recognised(message)) is not None}  # fmt: skip
-        plain = [replace(message, thought="") for message in messages]  # of ours, the samples have it
-        said = [at for at, message in enumerate(plain) if message.role is Role.ASSISTANT]
-        if not ours or not said[0]:
-            return renderer.open(plain, request.tools)
-        parts = [renderer.open(plain[: said[0]], request.tools).tokens]
-        for at, after in zip(said, [*said[1:], len(plain)], strict=True):
-            sample = self.turns[ours[at].number].sample if at in ours else _as_sample(renderer.encode_reply(plain[at]))
-            more = renderer.extend(sample, plain[at + 1 : after])
-            if more is None:
-                return renderer.open(plain, request.tools)
-            parts += [sample.tokens, more.tokens]
-        return _joined(*parts)
 
     def reader(self, request: ChatRequest) -> PartialReader:
         """Returns what reads a reply to a request as its tokens come."""
@@ -271,7 +257,6 @@ class Session:
     def _record(
         self,
         request: ChatRequest,
-        messages: tuple[Message, ...],
         place: Place,
         prompt: Prompt,
         new: Prompt,
@@ -286,14 +271,15 @@ class Session:
         notes = {**self._request_notes(request, number, parent), **_context_notes(cause, place)}
         message, told, stop_string = self._told(sample, request, number)
         info |= {"malformed": 1.0} if message is None else {}
+        messages = place.messages
         told_before = [at for at, one in enumerate(messages) if one.role is Role.ASSISTANT] if parent < 0 else []
         split = told_before[-1] + 1 if told_before else 0
         turn = Turn(
             parent, new.tokens, sample, message, info=info, observed=place.new if parent >= 0 else messages[split:],
-            context_messages=messages[:split], tools=request.tools if parent < 0 else (), notes=notes,
+            context_messages=messages[:split], tools=place.tools if parent < 0 else (), notes=notes,
         )  # fmt: skip
         self.turns.append(turn)
-        self.placement.add(Recorded(number, (*messages, told), request.tools))
+        self.placement.add(Recorded(number, (*messages, told), place.tools, place.parent))
         known = len(prompt.tokens) - len(new.tokens)
         finish = _finish(sample, told, stop_string)
         reply = Reply(
@@ -348,20 +334,6 @@ class Session:
         return tuple(renderer.codec.decode([int(one)]) if isinstance(renderer, HasCodec) else "" for one in tokens)
 
 
-def _readable(request: ChatRequest) -> tuple[Message, ...]:
-    """Returns the messages of a request, in which answers of tools name their tool, not the call's id; raises
-    `RequestError` where there is nothing to reply to."""
-    messages = request.messages
-    if not messages or messages[-1].role is Role.ASSISTANT:
-        what = "ends with a message of the assistant" if messages else "has no messages"
-        raise RequestError(f"the conversation {what}: expected one that ends with the user or a tool", param="messages")
-    names = {call.id: call.name for message in messages for call in message.calls if call.id}
-    return tuple(
-        replace(message, answers=names[message.answers]) if message.answers in names else message
-        for message in messages
-    )
-
-
 def _context_notes(cause: Cause | None, place: Place) -> dict[str, str]:
     if cause is None:
         return {}
@@ -378,16 +350,6 @@ def _finish(sample: Sample, told: Message, stop_string: str) -> Finish:
 
 def _digest(prompt: Prompt) -> str:
     return hashlib.blake2b(prompt.tokens.tobytes(), digest_size=16).hexdigest()
-
-
-def _as_sample(tokens: Sequence[int]) -> Sample:
-    """Returns tokens that nobody sampled as a sample, for a renderer that says what follows it."""
-    array = np.asarray(tokens, dtype=np.int64)
-    return Sample(array, np.zeros(len(array), dtype=np.float32), Versions(-1, -1), Stop.END)
-
-
-def _joined(*parts: IntArray) -> Prompt:
-    return Prompt(np.concatenate(parts))
 
 
 def _tag(key: str) -> str:

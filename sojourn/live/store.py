@@ -11,7 +11,7 @@ import json
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -176,14 +176,15 @@ class LiveStore:
         with self._writing() as database:
             database.execute("UPDATE sessions SET ended = ? WHERE key = ? AND ended IS NULL", (time.time(), key))
 
-    def end_idle(self, seconds: float) -> list[str]:
-        """Ends the sessions in which nothing was asked for so long, and returns their keys."""
+    def end_idle(self, seconds: float, but: Collection[str] = ()) -> list[str]:
+        """Ends the sessions in which nothing was asked for so long, but for some, and returns their keys."""
         with self._writing() as database:
-            rows = database.execute(
-                "UPDATE sessions SET ended = touched WHERE ended IS NULL AND touched < ? RETURNING key",
-                (time.time() - seconds,),
+            idle = database.execute(
+                "SELECT key FROM sessions WHERE ended IS NULL AND touched < ?", (time.time() - seconds,)
             ).fetchall()
-        return [key for (key,) in rows]
+            keys = [key for (key,) in idle if key not in but]
+            database.executemany("UPDATE sessions SET ended = touched WHERE key = ?", [(key,) for key in keys])
+        return keys
 
     def forget(self, *, key: str | None = None, person: str | None = None) -> list[str]:
         """Removes a session, or all of a person, for ever; returns their keys. Those that training took are to be

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -30,6 +30,7 @@ from sojourn.serving.server import Address, Server, Service, say
 from sojourn.serving.watched import Seen
 
 POLL_S = 1.0
+MOST_UNKEPT = 10_000  # sessions of which it is known that their last reply is not kept
 UNNAMED = ""  # the key of all requests that name no session: they may be of many people, so nothing of them is kept
 
 
@@ -49,14 +50,23 @@ class Keeping:
 class Guest:
     """Holds what the server knows of a session: the release that answers it, whether its person agreed, whether there
     was one of its name before, so that nothing of it is kept, how many of its turns are kept, and when it was used
-    last."""
+    last. It is in use while `session` samples a reply."""
 
     release: int
     agreed: bool
     again: bool
     kept: int = 0
+    session: Session | None = None
     opened: float = field(default_factory=time.time)
     touched: float = field(default_factory=time.monotonic)
+
+    def idle(self, seconds: float) -> bool:
+        """Returns whether nothing was asked for so long, and nothing is sampled."""
+        return self.touched < time.monotonic() - seconds and not self.sampling
+
+    @property
+    def sampling(self) -> bool:
+        return self.session is not None and self.session.running > 0
 
 
 class LiveServer(Server):
@@ -85,11 +95,17 @@ class LiveServer(Server):
         self.failures: dict[str, str] = {}  # of what is done now and then, as they were told
         self.traffic: Counter[Traffic] = Counter()  # which the store has not counted yet
         super().__init__(releases.opened[releases.serving], service, address)
-        self.app.ended = self._ended
+        self.unkept: OrderedDict[str, None] = OrderedDict()  # sessions that ended before their last reply was told
+        self.app.named, self.app.ended = self._named, self._ended
 
     def apis(self) -> Mapping[str, Api]:
         found = super().apis()
         return {path: MaskedApi(api, self.mask) for path, api in found.items()} if self.keeping.mask else found
+
+    def _named(self, key: str) -> None:
+        """Takes note that a session is used."""
+        if (guest := self.people.get(key)) is not None:
+            guest.touched = time.monotonic()
 
     def _ended(self, seen: Seen) -> None:
         guest = self.people.get(seen.session)
@@ -108,6 +124,7 @@ class LiveServer(Server):
         number, again = self.releases.choose(key), self.store.session(key) is not None
         if again:
             self.store.end(key)  # what is known of it here is forgotten, so nothing can go on from it
+        self.unkept.pop(key, None)
         agreed = self.keeping.consent and key != UNNAMED and digest_of(key) not in self.taken_back
         guest = self.people[key] = Guest(number, agreed, again)
         session = Session(key, self.context(self.releases.opened[number], key), sampling="recipe")
@@ -117,8 +134,12 @@ class LiveServer(Server):
             guest.touched = time.monotonic()
             if guest.agreed and not guest.again:
                 self._keep(session, guest)
+            elif self.people.get(key) is not guest:
+                self.unkept[key] = None
+                while len(self.unkept) > MOST_UNKEPT:
+                    self.unkept.popitem(last=False)
 
-        session.observe = observe
+        guest.session, session.observe = session, observe
         return session
 
     def _keep(self, session: Session, guest: Guest) -> None:
@@ -178,6 +199,11 @@ class LiveServer(Server):
                 "nothing is kept of this session: its person agrees first", status=409, code="no_consent"
             )
         count = self.store.count(key)
+        if turn is None and key in self.unkept:
+            raise RequestError(
+                "the session ended before its last reply was told, so that reply is not kept: name the turn that is "
+                "meant", status=409, code="not_kept", param="turn",
+            )  # fmt: skip
         turn = count - 1 if turn is None else turn
         if not isinstance(turn, int) or isinstance(turn, bool) or not 0 <= turn < count:
             raise RequestError(f"turn = {turn!r:.40}: expected a number below {count}", param="turn")
@@ -238,13 +264,15 @@ class LiveServer(Server):
 
     def _gone(self) -> list[str]:
         """Returns the sessions of which the server remembers nothing any more, or in which nothing is asked."""
-        before = time.monotonic() - self.keeping.idle_s
-        return [key for key, guest in self.people.items() if guest.touched < before or key not in self.sessions]
+        idle_s = self.keeping.idle_s
+        return [key for key, guest in self.people.items()
+                if guest.idle(idle_s) or (key not in self.sessions and not guest.sampling)]  # fmt: skip
 
     async def look(self) -> None:
         """Ends what is idle, removes what is old, and tries and changes releases."""
         with self._going_on("ending idle sessions"):
-            for key in {*self.store.end_idle(self.keeping.idle_s), *self._gone()}:
+            gone = self._gone()
+            for key in {*self.store.end_idle(self.keeping.idle_s, self.people.keys() - gone), *gone}:
                 self._close(key)
         with self._going_on("counting requests"):
             self._count_traffic()

@@ -125,9 +125,10 @@ class Server:
 
     def context(self, served: Served, key: str) -> AgentContext:
         """Returns the context of a session that a model answers."""
+        generation = self.sessions.generation(key)
         return AgentContext(
             name="agent", renderer=served.renderer, sampler=served.engine, max_context=served.max_context,
-            params=replace(self.params, seed=seed_of(self.params.seed, key)),
+            params=replace(self.params, seed=seed_of(self.params.seed, key, *([generation] if generation else []))),
         )  # fmt: skip
 
     def apis(self) -> Mapping[str, Api]:

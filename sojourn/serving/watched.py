@@ -22,10 +22,12 @@ CLIENT_LEFT = 499  # as other servers count it
 
 @dataclass
 class Seen:
-    """Holds what is known of a request while it is answered: its API, when it came, its session, and how it ends."""
+    """Holds what is known of a request while it is answered: its API, when it came, its session, and how it ends.
+    `named` is called with the session when it is known, before anything of the request is read."""
 
     api: str
     begun: float
+    named: Callable[[str], None] = lambda key: None
     status: int = CLIENT_LEFT
     told: bool = False  # whether a piece of its reply was sent
     session: str = ""
@@ -38,25 +40,27 @@ def tell_session(key: str) -> None:
     """Says which session the request that is answered now belongs to."""
     if (seen := _seen.get()) is not None:
         seen.session = key
+        seen.named(key)
 
 
 @dataclass
 class Watched:
     """Wraps the application of a gateway. While `ending`, requests for replies are told to come again after `again_s`
-    seconds. `ended` is told of each request that has ended."""
+    seconds. `named` is told the session of each request when it begins, `ended` of each request that has ended."""
 
     app: ASGIApp
     measures: Measures
     again_s: int = 5
     ending: bool = False
     running: int = 0
+    named: Callable[[str], None] = lambda key: None
     ended: Callable[[Seen], None] = lambda seen: None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = PATH.fullmatch(scope["path"]) if scope["type"] == "http" else None
         if found is None:
             return await self.app(scope, receive, send)
-        seen = Seen(found[1], time.perf_counter())
+        seen = Seen(found[1], time.perf_counter(), self.named)
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":

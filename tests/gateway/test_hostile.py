@@ -256,7 +256,7 @@ async def test_what_another_session_was_told_is_not_found():
         client = Client(found.app(), CHAT.path, {"messages": history})
         await client.task
         require_quiet(client.text)
-        await other.exchanges._latest.popitem()[1].replies()
+        await other.exchanges._latest.pop()[1].replies()
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ async def test_who_leaves_in_the_middle_finds_the_sample_again():
     await leaving.until("see")
     leaving.leave()
     await leaving.task
-    (exchange,) = one.exchanges._latest.values()
+    ((_, exchange),) = one.exchanges._latest
     assert exchange.gone
     assert found.running == 1, "its sample goes on"
     again = Client(found.app(), CHAT.path, body)
@@ -180,7 +180,7 @@ async def test_who_leaves_before_the_first_event_finds_the_sample_again():
     leaving.leave()
     await leaving.task
     assert leaving.parts == []
-    (exchange,) = one.exchanges._latest.values()
+    ((_, exchange),) = one.exchanges._latest
     await exchange.replies()
     assert one.delivered == set()
     again = Client(found.app(), CHAT.path, body)
@@ -196,7 +196,7 @@ async def test_a_slow_reader_keeps_nobody_waiting_and_nothing_is_kept_for_it_but
     slow = Client(found.app(), api.path, {**api.asked("Hi"), "stream": True, "max_tokens": 5000}, slow=True)
     while not one.turns or found.running:  # noqa: ASYNC110
         await asyncio.sleep(0)
-    (exchange,) = one.exchanges._latest.values()
+    ((_, exchange),) = one.exchanges._latest
     assert slow.parts == [], "it has not read anything yet"
     assert exchange._tokens == {}
     other = Client(found.app(), api.path, {**api.asked("Hi, you"), "stream": True, "max_tokens": 5000})
