@@ -35,7 +35,7 @@ from sojourn.credit.grpo import GRPO
 from sojourn.credit.tree_values import TreeValues
 from sojourn.record.run_weights import NamedRun
 from sojourn.searchers.ahead import Ahead
-from sojourn.searchers.search import Search
+from sojourn.searchers.search import JudgedSearch
 from sojourn.tasks.listed import listed
 from sojourn.train.assemble import Components, assemble
 from sojourn.train.resolve import resolve
@@ -54,7 +54,7 @@ TREES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Truth(Search):
+class Truth(JudgedSearch):
     """Takes the turns of a recorded play, and finds before each what plays from there earn: mean and its variance."""
 
     turns: tuple[Turn, ...] = ()

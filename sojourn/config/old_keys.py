@@ -107,7 +107,14 @@ OLD_KEYS: dict[tuple[str, str, str], str] = {
     ("env", "verifiers", "most"): "max_tasks",
     ("env", "*", "brief"): "system",
 }
-REMOVED = frozenset({"unverified"})  # keys of the top level that changed nothing of what a run does
+REMOVED = frozenset(  # keys that changed nothing of what a run does, in lines like those above
+    {
+        ("", "*", "unverified"),
+        ("agent", "self_consistency", "reward"),
+        ("agent", "sim_rollout", "reward"),
+        ("agent", "tree_of_code", "reward"),
+    }
+)
 KIND_OF_KEY = {"filters": "filter", "losses": "loss", "sinks": "sink", "streams": "stream", "worlds": "env"}
 
 
@@ -119,13 +126,20 @@ def new_key(kind: str, name: str, key: str) -> str:
     return next((OLD_KEYS[k, n, key] for k in kinds for n in names if (k, n, key) in OLD_KEYS), "")
 
 
+def is_removed(kind: str, name: str, key: str) -> bool:
+    """Returns whether a table had a key once that changed nothing."""
+    return not {(kind, name, key), (kind, ANY, key)}.isdisjoint(REMOVED)
+
+
 def upgraded(config: Mapping[str, Any], kind: str = TOP) -> dict[str, Any]:
     """Returns a recorded table without removed keys, and with each renamed key under its new name, unless the new name
     is there as well."""
     name = str(config.get("name", ANY))
-    config = {key: value for key, value in config.items() if kind != TOP or key not in REMOVED}
+    config = {key: value for key, value in config.items() if not is_removed(kind, name, key)}
     if kind == "renderer" and name == "auto" and "own_template" not in config:
         config = {**config, "own_template": False}  # a recorded run goes on in the format that it began with
+    if kind == "groups" and name == "slots" and config.get("zero_signal") != "redraw":
+        config = {key: value for key, value in config.items() if key != "redraws"}  # an older default, without effect
     keys = {key: new_key(kind, name, key) for key in config}
     keys = {key: new if new and new not in config else key for key, new in keys.items()}
     return {new: _upgraded(config[key], new, kind) for key, new in keys.items()}

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union
 from sojourn.config.components import MEMBERS, PLAIN_CLASS
 from sojourn.config.fields import Kind, Range, Text, type_in_words
 from sojourn.config.lookup import find, import_object, names, nearest, registered_name, user_code
-from sojourn.config.old_keys import ANY, REMOVED, TOP, new_key
+from sojourn.config.old_keys import ANY, is_removed, new_key
 from sojourn.config.passed import PREFIX
 from sojourn.errors import ConfigError, UnknownKeyError
 from sojourn.secrets import masked_value
@@ -135,8 +135,8 @@ def construct(cls: Any, table: Mapping[str, Any], where: str, kind: str = "", na
 def unknown_key(key: str, known: Iterable[str], prefix: str = "", kind: str = "", name: str = ANY) -> ConfigError:
     """Returns the error for a key that a table does not have: it says the new name of an old key, or that it was
     removed, else the nearest one."""
-    if not prefix and kind == TOP and key in REMOVED:
-        return ConfigError(f"{key} is no longer a key: delete its line")
+    if is_removed(kind, name, key):
+        return ConfigError(f"{prefix}{key} is no longer a key: delete its line")
     if new := new_key(kind, name, key):
         return ConfigError(f"{prefix}{key} is now {prefix}{new}: rename it")
     return ConfigError(f"unknown key '{prefix}{key}': {nearest(key, known) if known else 'it takes none'}")

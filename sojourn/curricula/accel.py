@@ -9,6 +9,7 @@ from typing import Annotated
 import numpy as np
 
 from sojourn.config.fields import Kind, Range
+from sojourn.config.unused import refuse_unused
 from sojourn.curricula.plr import PLR
 from sojourn.curricula.population import Population
 from sojourn.curricula.proposer import Proposer
@@ -65,6 +66,8 @@ class Accel:
                 f"start = {self.start} is above capacity = {self.capacity}: expected a population that holds the tasks "
                 "that it begins with"
             )
+        if isinstance(self.base, PLR):
+            refuse_unused(self.base, ["schedule", "new"], "of the base, as `new` of accel says how many tasks are new")
         if self.base.split != "train":
             raise ValueError(
                 f"split = '{self.base.split}' of the base: tasks can only be made for the training split, so leave it "

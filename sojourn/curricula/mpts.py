@@ -9,6 +9,7 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 
 from sojourn.config.fields import NONBLANK, Range
+from sojourn.config.unused import refuse_unused
 from sojourn.curricula.task_history import Array, TaskHistory
 from sojourn.curricula.weighted import WeightedCurriculum, best_of
 from sojourn.types import Task
@@ -48,6 +49,10 @@ class MPTS:
     shared: Annotated[float, Range(above=0)] = 0.25
     own: Annotated[float, Range(above=0)] = 0.15
     decay: Annotated[float, Range(0, 1)] = 0.7
+
+    def __post_init__(self) -> None:
+        if self.aim == "hard":
+            refuse_unused(self, ["target"], 'with aim = "hard", which has none')
 
     def bind(self, tasks: Sequence[Task], seed: int) -> WeightedCurriculum:
         return WeightedCurriculum(self, tasks, seed)

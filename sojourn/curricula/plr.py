@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from sojourn.config.fields import NONBLANK, Range
+from sojourn.config.unused import refuse_unused
 from sojourn.curricula.task_history import Array, TaskHistory
 from sojourn.curricula.weighted import WeightedCurriculum, normalised, with_new
 from sojourn.types import Task
@@ -41,6 +42,10 @@ class PLR:
     staleness: Annotated[float, Range(0, 1)] = 0.1
     schedule: Literal["proportionate", "fixed"] = "proportionate"
     new: Annotated[float, Range(0, 1)] = 0.5
+
+    def __post_init__(self) -> None:
+        if self.schedule == "proportionate":
+            refuse_unused(self, ["new"], 'with schedule = "proportionate", which takes the fraction that is new')
 
     def bind(self, tasks: Sequence[Task], seed: int) -> WeightedCurriculum:
         return WeightedCurriculum(self, tasks, seed)

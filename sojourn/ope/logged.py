@@ -68,7 +68,7 @@ def _check(records: Sequence[GroupRecord]) -> None:
             )
         if chosen := _chosen_by_outcome(record.group):
             raise ConfigError(
-                f"stage '{record.stage}', step {record.step} has {chosen}, which are recorded because of how plays went "
+                f"stage '{record.stage}', step {record.step} has {chosen}, which are there because of how plays went "
                 "on, so that their outcomes say too much or too little of the policy: expected plays of the policy "
                 "alone; name a stage without branching and search, such as an evaluation without them"
             )

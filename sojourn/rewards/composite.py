@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sojourn.config.unused import refuse_unused
 from sojourn.types import Group, Score, Trajectory
 
 
@@ -30,6 +31,8 @@ class Composite:
                 raise ValueError(f"weights.{name} = {weight!r}: expected a finite number")
         if not self.weights:
             raise ValueError("weights = {}: name at least one number of Turn.info")
+        if not self.gate_key:
+            refuse_unused(self, ["closed_reward"], "without gate_key, so that nothing is closed")
 
     async def __call__(self, group: Group) -> list[Score]:
         return [self._score(trajectory) for trajectory in group.trajectories]

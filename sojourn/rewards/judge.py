@@ -11,6 +11,7 @@ import numpy as np
 
 from sojourn.composite import HasBases
 from sojourn.config.fields import NONBLANK, TEMPERATURE, Kind, Range
+from sojourn.config.unused import refuse_unused
 from sojourn.errors import ConfigError
 from sojourn.models.asking import AskedModels
 from sojourn.protocols import Reward
@@ -154,19 +155,8 @@ class Judge(HasBases):
         """Refuses what has no effect on proofs, or no meaning."""
         if not self.evidence:
             raise ValueError("proof with evidence = 0: set evidence to how many pieces are free, such as 3")
-        plain = Judge()
-        for key, value, default in (
-            ("mode", self.mode, plain.mode),
-            ("verdict", self.verdict, plain.verdict),
-            ("criteria", self.criteria, plain.criteria),
-            ("low", self.low, plain.low),
-            ("high", self.high, plain.high),
-            ("combine", self.combine, plain.combine),
-        ):
-            if value != default:
-                raise ValueError(
-                    f"{key} = {value} with proof, whose verdict is whether it is one: leave one of them out"
-                )
+        keys = ("mode", "verdict", "criteria", "low", "high", "combine")
+        refuse_unused(self, keys, "with proof, whose verdict is whether it is one")
 
     def _check_answers(self) -> None:
         if self.verdict == "written":
@@ -178,18 +168,8 @@ class Judge(HasBases):
             return
         if self.mode not in LIKELY:
             raise ValueError(f'mode = "{self.mode}" with verdict = "likelihood": expected one of {", ".join(LIKELY)}')
-        plain = Judge()
-        of_text = {
-            "low": (self.low, plain.low),
-            "high": (self.high, plain.high),
-            "samples": (self.samples, plain.samples),
-            "retries": (self.retries, plain.retries),
-            "temperature": (self.temperature, plain.temperature),
-            "max_tokens": (self.max_tokens, plain.max_tokens),
-        }
-        for key, (value, default) in of_text.items():
-            if value != default:
-                raise ValueError(f'{key} = {value} with verdict = "likelihood", which writes nothing: leave it out')
+        of_text = ("low", "high", "samples", "retries", "temperature", "max_tokens")
+        refuse_unused(self, of_text, 'with verdict = "likelihood", which writes nothing')
         if self.mode == "pairwise" and self.answers != ANSWERS:
             raise ValueError(f'answers = {list(self.answers)} with mode = "pairwise", which has answers of its own')
         if len(set(self.answers)) < max(2, len(self.answers)):

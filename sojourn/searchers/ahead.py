@@ -97,7 +97,7 @@ class Ahead:
     call: EnvCall
     play: Callable[..., Awaitable[Sequence[Trajectory]]]
     contexts: Mapping[str, AgentContext]
-    reward: Reward
+    reward: Reward | None
     places: asyncio.Semaphore
     budget: float = math.inf
     seed: int = 0
@@ -248,6 +248,7 @@ class Ahead:
     async def worth(self, position: Position) -> dict[str, float]:
         """Returns the reward of each seat of a play, as if it ended here."""
         trajectories = tuple(replace(one, trainable=True) for one in position.trajectories.values())
+        assert self.reward is not None, "a search that asks what plays are worth has a judge"
         scores = await score_group(self.reward, Group(0, self.task, (Episode("search", self.task, trajectories),)))
         return {one.agent: score.total for one, score in zip(trajectories, scores, strict=True)}
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from sojourn.config.fields import Range
 from sojourn.searchers.ahead import Ahead, Position, Tried, Valued
-from sojourn.searchers.tree_search import TreeSearch, refuse_critic_by_likelihood
+from sojourn.searchers.tree_search import TreeSearch, refuse_values_by_likelihood
 from sojourn.types import Turn
 
 
@@ -38,7 +38,8 @@ class Beam(TreeSearch):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse_critic_by_likelihood(self.critic, self.by)
+        if self.by == "likelihood":
+            refuse_values_by_likelihood(self)
 
     async def search(self, ahead: Ahead) -> Sequence[Turn]:
         kept, ended = [Way(ahead.root, 0.0, -1)], list[Way]()

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from sojourn.config.fields import Range
+from sojourn.config.unused import refuse_unused
 from sojourn.errors import ConfigError
 from sojourn.searchers.ahead import Ahead, Position
-from sojourn.searchers.tree_search import TreeSearch, refuse_critic_by_likelihood
+from sojourn.searchers.tree_search import TreeSearch, refuse_values_by_likelihood
 from sojourn.types import Turn
 
 
@@ -51,7 +52,10 @@ class BestFirst(TreeSearch):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse_critic_by_likelihood(self.critic, self.by)
+        if self.by == "likelihood":
+            refuse_values_by_likelihood(self)
+        else:
+            refuse_unused(self, ["alpha"], 'with by = "reward", which has no path to normalise')
 
     @property
     def env_needs(self) -> frozenset[str]:

@@ -8,12 +8,12 @@ from typing import Annotated, Literal
 
 from sojourn.config.fields import Range
 from sojourn.searchers.ahead import Ahead
-from sojourn.searchers.search import Search
+from sojourn.searchers.search import JudgedSearch
 from sojourn.types import Turn
 
 
 @dataclass(frozen=True, kw_only=True)
-class BestOfN(Search):
+class BestOfN(JudgedSearch):
     """Plays on to the end `n` times, has `reward` judge the plays, and follows the best (Cobbe et al. 2021,
     arXiv:2110.14168, section 4.2: a verifier ranks samples; there of answers, here of plays).
 

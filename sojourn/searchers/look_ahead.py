@@ -9,6 +9,7 @@ from typing import Annotated
 import numpy as np
 
 from sojourn.config.fields import Range
+from sojourn.config.unused import refuse_unused
 from sojourn.searchers.ahead import Ahead, Position, Valued
 from sojourn.searchers.tree_search import TreeSearch
 from sojourn.types import Turn
@@ -27,6 +28,11 @@ class LookAhead(TreeSearch):
     """
 
     turns: Annotated[int, Range(0)] = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.turns == 1:
+            refuse_unused(self, ["rollouts"], "with turns = 1, which plays nothing on")
 
     def _check_critic(self) -> None:
         if self.critic not in (0, 1):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from sojourn.config.fields import Range
+from sojourn.config.unused import refuse_unused
 from sojourn.searchers.ahead import Ahead, Position
 from sojourn.searchers.critique import Critique
 from sojourn.searchers.tree_search import TreeSearch
@@ -67,6 +68,11 @@ class MCTS(TreeSearch):
     prior: Literal["policy", "uniform"] = "policy"
     final: Literal["visits", "value"] = "visits"
     critique: Critique | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rule == "uct":
+            refuse_unused(self, ["prior"], 'with rule = "uct", which has no prior')
 
     async def search(self, ahead: Ahead) -> Sequence[Turn]:
         root, bounds = Node(ahead.root), Bounds()

@@ -9,12 +9,12 @@ from typing import Annotated
 
 from sojourn.config.fields import Range
 from sojourn.searchers.ahead import Ahead, Position
-from sojourn.searchers.search import Search
+from sojourn.searchers.search import JudgedSearch
 from sojourn.types import Turn
 
 
 @dataclass(frozen=True, kw_only=True)
-class Minimax(Search):
+class Minimax(JudgedSearch):
     """Looks `depth` turns ahead, where the seat takes what is worth most to it and the others what is worth least, with
     alpha-beta pruning (Knuth and Moore 1975), over actions that the policy samples for each side, as PokéChamp has a
     language model propose both sides' actions (Karten et al. 2025, arXiv:2503.04094, by its code).

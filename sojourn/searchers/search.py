@@ -41,12 +41,11 @@ from sojourn.types import (
 class Search:
     """Base of agents that search: before it acts, each seat tries actions of the agent `base` in copies of the play.
 
-    `reward` judges simulated plays. `tokens` bounds how many tokens a seat may sample in a play, tried ones included
+    `tokens` bounds how many tokens a seat may sample in a play, tried ones included
     (0: no bound); then it acts as `base` does. At most `copies` of a play are open at once.
     """
 
     base: Annotated[Agent, Kind("agent")] = field(default_factory=Plain)
-    reward: Annotated[Reward, Kind("reward")] = field(default_factory=Native)
     tokens: Annotated[int, Range(0)] = 0
     copies: Annotated[int, Range(1)] = 8
 
@@ -54,6 +53,11 @@ class Search:
         if isinstance(self.base, Search):
             raise ValueError("base searches, too: name the agent that is to act, such as plain")
         require_base(self.base)
+
+    @property
+    def judge(self) -> Reward | None:
+        """Returns what judges simulated plays, None where nothing does."""
+        return None
 
     @property
     def unsampled(self) -> bool:
@@ -69,6 +73,20 @@ class Search:
     async def search(self, ahead: Ahead) -> Sequence[Turn]:
         """Returns the seat's next turns, one or more, from what was tried; none where nothing came of it."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedSearch(Search):
+    """Base of agents that search by what plays are worth.
+
+    `reward` judges simulated plays.
+    """
+
+    reward: Annotated[Reward, Kind("reward")] = field(default_factory=Native)
+
+    @property
+    def judge(self) -> Reward:
+        return self.reward
 
 
 class TriedPlay(NamedTuple):
@@ -157,7 +175,7 @@ class SearchedPlay:
             call=self.call,
             play=partial(play, limits=limits, timeline=self.runner.timeline, world=self.task.env),
             contexts={name: seat.context for name, seat in self.seats.items()},
-            reward=self.search.reward,
+            reward=self.search.judge,
             places=self.places,
             budget=self.search.tokens - seat.spent if self.search.tokens else math.inf,
             seed=turns,

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from sojourn.config.fields import Range
+from sojourn.config.unused import refuse_unused
 from sojourn.searchers.ahead import Ahead, Position, Valued
-from sojourn.searchers.search import Search
+from sojourn.searchers.search import JudgedSearch
 
 
 @dataclass(frozen=True, kw_only=True)
-class TreeSearch(Search):
+class TreeSearch(JudgedSearch):
     """Base of agents that search trees of actions.
 
     `width` actions are sampled at a position, of which equal ones count as one. A position is worth the mean reward of
@@ -54,9 +55,10 @@ class TreeSearch(Search):
         return end if end is not None and self.ends_search(ahead, await ahead.valued(end, 0)) else None
 
 
-def refuse_critic_by_likelihood(critic: float, by: str) -> None:
-    """Raises `ValueError` for a search that asks the critic but goes by likelihood alone."""
-    if critic and by == "likelihood":
+def refuse_values_by_likelihood(search: TreeSearch) -> None:
+    """Raises `ValueError` for a search by likelihood that asks the critic, or says how often plays are to go on."""
+    if search.critic:
         raise ValueError(
-            f'critic = {critic:g} with by = "likelihood", which values no position: expected by = "reward"'
+            f'critic = {search.critic:g} with by = "likelihood", which values no position: expected by = "reward"'
         )
+    refuse_unused(search, ["rollouts"], 'with by = "likelihood", which plays nothing on')

@@ -16,6 +16,7 @@ from sojourn.branching.budget import mean_spent
 from sojourn.branching.rule import Branching
 from sojourn.branching.trees import play_trees
 from sojourn.config.fields import Kind, Range
+from sojourn.config.unused import refuse_unused
 from sojourn.errors import ConfigError
 from sojourn.finite import differ
 from sojourn.rewards.reward_cache import scored_or_failed
@@ -85,6 +86,11 @@ class Slots:
                 f'zero_signal = "{self.zero_signal}" with size = 1: a lone episode always scores like its group; '
                 'use "keep", or a size of 2 or more'
             )
+        if self.zero_signal == "keep":
+            refuse_unused(self, ["signal"], 'with zero_signal = "keep", which trains groups without one, too')
+        if self.zero_signal != "redraw":
+            keys = ["max_redraws", "exhausted"]
+            refuse_unused(self, keys, f'with zero_signal = "{self.zero_signal}", which draws no task again')
         if self.horizon_goal and not self.grows:
             raise ValueError(
                 f"horizon_goal = {self.horizon_goal:g} without a horizon that grows: say how, such as horizon = "

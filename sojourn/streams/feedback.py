@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from sojourn.config.fields import NONBLANK, Range
+from sojourn.config.unused import refuse_unused
 from sojourn.errors import ConfigError
 from sojourn.models.asking import AskedModels
 from sojourn.protocols import PerTurn, StepContext
@@ -99,8 +100,8 @@ class Feedback(LearnedStream):
                     f"{key} = {value} with annotator = '{POLICY}', which is asked for likelihoods between the steps: "
                     "name one of [models] as the annotator"
                 )
-        if self.verdict == "likelihood" and (self.max_tokens, self.retries) != (256, 2):
-            raise ValueError('max_tokens and retries with verdict = "likelihood", which writes nothing: leave them out')
+        if self.verdict == "likelihood":
+            refuse_unused(self, ["max_tokens", "retries"], 'with verdict = "likelihood", which writes nothing')
 
     @property
     def asks(self) -> frozenset[str]:

@@ -25,7 +25,7 @@ from sojourn.models.asked_endpoint import EndpointModel
 from sojourn.models.asked_person import PERSON, AskedPerson
 from sojourn.models.asking import Answer, AskedModel, AskedModels, TooLongError, Weighed
 from sojourn.protocols import Renderer, Reward, Sampler
-from sojourn.searchers.search import Search
+from sojourn.searchers.search import JudgedSearch
 from sojourn.sources.searched import Searched
 from sojourn.train.people import check_people, patience_of
 from sojourn.train.recipe import Recipe
@@ -112,7 +112,7 @@ def check_asked(recipe: Recipe) -> None:
                 )
     parts = [part for stage in recipe.stages for part in parts_of(stage.groups)]
     searches = [recipe.agent, *(part.agent for part in parts if isinstance(part, Searched))]
-    rewards = with_bases([agent.reward for agent in searches if isinstance(agent, Search)])
+    rewards = with_bases([agent.reward for agent in searches if isinstance(agent, JudgedSearch)])
     if names := [type(one).__name__ for one in rewards if asked_for_text(one)]:
         raise ConfigError(
             f"agent.reward: {names[0]} asks a model, but a search judges plays that are not recorded: give it another "

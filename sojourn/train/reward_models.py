@@ -13,7 +13,7 @@ from sojourn.models.spec import Critic
 from sojourn.protocols import Opened, Reward, Trainer
 from sojourn.record.run import RunFolder
 from sojourn.record.run_weights import NamedRun
-from sojourn.searchers.search import Search
+from sojourn.searchers.search import JudgedSearch
 from sojourn.sources.searched import Searched
 from sojourn.streams.asked_critic import TurnValues
 from sojourn.train.named_models import FoundModel, find_models
@@ -49,7 +49,7 @@ def check_reward_models(recipe: Recipe) -> None:
     _check_own_critic(recipe)
     parts = (part for stage in recipe.stages for part in parts_of(stage.groups))
     agents = [recipe.agent, *(part.agent for part in parts if isinstance(part, Searched))]
-    rewards = with_bases([agent.reward for agent in agents if isinstance(agent, Search)])
+    rewards = with_bases([agent.reward for agent in agents if isinstance(agent, JudgedSearch)])
     if names := [type(one).__name__ for one in rewards if value_models(one)]:
         raise ConfigError(
             f"agent.reward: {names[0]} reads a reward model, which a search does not have open: give it another reward"

@@ -47,7 +47,7 @@ SEARCHERS = {
     "best_first": BestFirst(width=8, expansions=24, rollouts=0),
     "mcts": MCTS(width=8, simulations=60),
     "agent_q": MCTS(width=8, simulations=60, critique=Critique()),
-    "uct": MCTS(width=8, simulations=60, rule="uct", prior="uniform", final="value"),
+    "uct": MCTS(width=8, simulations=60, rule="uct", final="value"),
     "minimax": Minimax(width=8, depth=3, rollouts=0, listed=False),
     "thought_graph": ThoughtGraph(width=8, rollouts=12),
 }

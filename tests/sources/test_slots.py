@@ -319,7 +319,6 @@ async def test_an_episode_is_one_failure_though_both_its_world_and_its_reward_fa
     ("groups", "expected"),
     [
         (Slots(), 0),  # the penalties differ, and are trained
-        (Slots(signal="outcome"), 0),
         (Slots(zero_signal="redraw"), 1),
         (Slots(zero_signal="drop", signal="outcome"), 1),
         (Slots(zero_signal="redraw", signal="score"), 0),
