@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from sojourn.abilities import Identifies
 from sojourn.errors import RecordError
+from sojourn.models.spec import Lora
 from sojourn.record.atomic import new_folder
 from sojourn.record.checkpoint import Checkpoint
 from sojourn.record.run import RunFolder
@@ -37,6 +40,7 @@ def found_weights(recipe: Recipe | ModelRecipe) -> Checkpoint | None:
             f"model.weights = '{recipe.model.weights}' names the weights that the run began with: leave it out, and "
             "set model.name (and model.weights) as that run does"
         )
+    _check_adapters(recipe, folder)
     return found
 
 
@@ -66,6 +70,30 @@ async def restore_initial(components: Components, folder: RunFolder) -> None:
     """Loads the weights that a run began with into trainer and sampler."""
     trained_models.load(components.trainers, folder.path / INITIAL)
     await trained_models.publish(components.trainers)
+
+
+def _check_adapters(recipe: Recipe | ModelRecipe, run: Path) -> None:
+    """Refuses adapters that were trained over another base than the recipe's, or with another alpha: they would add
+    something else to it."""
+    folder, model = RunFolder.read(run), recipe.model
+    table = folder.config.get("model", {})
+    lora = table.get("lora")
+    if model.lora is None or lora is None:  # then they are no adapters, or no longer, as the backend says
+        return
+    backend = recipe.backend
+    own = backend.identities(model, None).get(POLICY, "") if isinstance(backend, Identifies) else ""
+    recorded = folder.models.get(POLICY, "")
+    compared: dict[str, tuple[Any, Any]] = {"model.lora.alpha": (lora.get("alpha", Lora.alpha), model.lora.alpha)}
+    if recorded and own and recorded != own:
+        compared["model.name"] = f"{table.get('name')} ({recorded})", f"{model.name} ({own})"
+    if re.fullmatch(r"tiny(:.*)?", model.name):  # whose weights follow from the seed
+        compared["seed"] = folder.config.get("seed", 0), recipe.seed
+    for key, (then, here) in compared.items():
+        if then != here:
+            raise RecordError(
+                f"model.weights = '{model.weights}' are adapters that were trained with {key} = {then}, and this "
+                f"recipe has {here}, where they add something else: set {key} as that run does"
+            )
 
 
 def _check_critic(recipe: Recipe, found: Checkpoint) -> None:

@@ -25,8 +25,9 @@ class Decoder:
     """The decoder layers of a transformers model. Layers of a form that our kernel supports are computed by it.
 
     `layers_to_recompute` says which layers to checkpoint so that activations stay within `activation_bytes`. With
-    `bf16`, on a CPU, the factors of matrix products are bf16 and everything else is fp32. The processes of a `context`
-    pass each tree together.
+    `bf16`, on a CPU, the factors of matrix products and the embeddings are rounded to bf16, as the sampler's are, and
+    everything else is fp32; their gradients are those of what was rounded. The processes of a `context` pass each tree
+    together.
     """
 
     def __init__(self, model: Any, *, bf16: bool, kernel: bool = True, activation_bytes: float = float("inf")) -> None:
@@ -48,6 +49,8 @@ class Decoder:
         if native:
             product.use_kernel(model, bf16=bf16)
         self._autocast = bf16 and not native
+        if bf16:
+            self.base.get_input_embeddings().register_forward_hook(_rounded)
 
     def __call__(self, tree: share.Tree, rows: torch.Tensor) -> torch.Tensor:
         """Returns the last hidden states (R, H) of the nodes `rows` (R,), ascending, which are computed here."""
@@ -134,6 +137,11 @@ class Decoder:
         tree = share.line(tokens * (1 if self.context is None else self.context.count))
         division = self.divide(tree)
         self(tree, torch.from_numpy(tree.node if division is None else division.nodes).to(self.device))
+
+
+def _rounded(module: Any, inputs: Any, embeddings: torch.Tensor) -> torch.Tensor:
+    """Rounds embeddings to bf16; the gradient passes through (straight-through estimator)."""
+    return embeddings + (embeddings.bfloat16().to(embeddings.dtype) - embeddings).detach()
 
 
 def _rope_kinds(config: Any) -> set[str]:
