@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 import numpy as np
 
@@ -14,8 +15,8 @@ from sojourn.types import IntArray, Message, Prompt, Role, Sample, Stop, Tool, V
 
 
 def readable(request: ChatRequest) -> tuple[Message, ...]:
-    """Returns the messages of a request, in which answers of tools name their tool, not the call's id; raises
-    `RequestError` where there is nothing to reply to."""
+    """Returns the messages of a request, in which answers of tools name their tool, not the call's id, and are in the
+    order of the calls; raises `RequestError` where there is nothing to reply to."""
     messages = request.messages
     if not messages or messages[-1].role is Role.ASSISTANT:
         what = "ends with a message of the assistant" if messages else "has no messages"
@@ -23,8 +24,20 @@ def readable(request: ChatRequest) -> tuple[Message, ...]:
     names = {call.id: call.name for message in messages for call in message.calls if call.id}
     return tuple(
         replace(message, answers=names[message.answers]) if message.answers in names else message
-        for message in messages
+        for message in _in_order_of_calls(messages)
     )
+
+
+def _in_order_of_calls(messages: Sequence[Message]) -> Iterator[Message]:
+    """Yields the messages, where the answers right after a reply are in the order of its calls if all ids are known:
+    clients send them as they come, but most chat formats have no ids, and tell them apart by their order alone."""
+    places: dict[str | None, int] = {}  # of the calls of the latest reply, by their ids
+    for role, run in groupby(messages, lambda message: message.role):
+        found = list(run)
+        if role is Role.TOOL and all(message.answers in places for message in found):
+            found.sort(key=lambda message: places[message.answers])
+        places = {call.id: at for at, call in enumerate(found[-1].calls) if call.id}
+        yield from found
 
 
 def characters(messages: Sequence[Message], tools: Sequence[Tool]) -> int:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from sojourn.errors import ActionError
 from sojourn.types import ToolCall
 
 
-def read_object(text: str, key: str, example: str) -> tuple[ToolCall, str]:
+def read_object(text: str, key: str, example: str, *, ids: bool = False) -> tuple[ToolCall, str]:
     """Returns the call that the JSON object at the beginning of a text makes, and the rest of the text. The object has
-    the name under "name" and the arguments, if there are any, under `key`."""
+    the name under "name" and the arguments, if there are any, under `key`; with `ids`, the call has its "id"."""
     value, rest = read_json(text, example)
     if not isinstance(value, dict):
         raise ActionError(f"Your tool call {text[:60]!r} is no JSON object: write {example}.")
     name = value.get("name")
     if not isinstance(name, str) or not name:
         raise ActionError(f'Your tool call {text[:60]!r} has no "name": write {example}.')
-    return call_of(name, value.get(key, {}), example), rest
+    call, id = call_of(name, value.get(key, {}), example), value.get("id")
+    return (replace(call, id=id) if ids and isinstance(id, str) else call), rest
 
 
 def call_of(name: str, arguments: Any, example: str) -> ToolCall:

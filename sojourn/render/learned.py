@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from sojourn.errors import ActionError, RenderError
 from sojourn.render.call_json import call_of, read_json, read_object
 from sojourn.render.partial import text_so_far, thought_so_far
-from sojourn.render.program import CUTS, Program
+from sojourn.render.program import CUTS, Program, call_id
 from sojourn.types import Message, Role, Tool, ToolCall
 
 PROBE = (Message(Role.USER, "q"),)
@@ -69,7 +69,8 @@ class CallForm(NamedTuple):
     next (None where a reply has one call at most). `texts` says whether text may stand before a call.
 
     A form with a `key` writes each call as one JSON object, with the name under "name" and the arguments under that
-    key: it is read in any order of its keys, ids included.
+    key: it is read in any order of its keys. With `ids` it writes ids, by which answers name the calls: those that the
+    model wrote are kept.
     """
 
     before: str
@@ -80,6 +81,7 @@ class CallForm(NamedTuple):
     texts: bool
     mark: str  # a reply with this text, blanks aside, is a call
     key: str = ""
+    ids: bool = False
 
     def parse(self, text: str) -> tuple[str, tuple[ToolCall, ...]]:
         """Returns the text before the calls, and the calls. Raises `ActionError` with a message for the model."""
@@ -126,7 +128,7 @@ class CallForm(NamedTuple):
         if (start := match_loosely(opening, text)) is None:
             raise ActionError(unfinished)
         if self.key:
-            return read_object(text[start:], self.key, self.example)
+            return read_object(text[start:], self.key, self.example, ids=self.ids)
         found = CALLED.match(text, start)
         end = match_loosely(self.middle, text[found.end() :]) if found else None
         if found is None or end is None:
@@ -191,7 +193,7 @@ def call_form(program: Program, stop: str, thoughts: ThoughtForm | None) -> tupl
         texts = text is not None and WORD in text and text.index(WORD) < text.index(NAMES[0])
         opening = [text for text in program.codec.controls if before.strip().startswith(text)]
         form = CallForm(before, middle, after, between, ending or stop, texts, max(opening, default=before.strip()))
-        return asked, _as_objects(form)
+        return asked, _as_objects(form._replace(ids=call_id(0) in one))
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
@@ -37,9 +37,13 @@ class Program:
     content: str | None = ""
     thought_in_text: bool = False
 
-    def render(self, messages: Iterable[Message | str], cut: str, tools: Sequence[Tool] = (), *, prompt: bool) -> str:
-        """Returns the text that the template gives; a string among the messages is a reply to insert unchanged."""
-        converted = self._converted(messages, cut)
+    def render(
+        self, messages: Iterable[Message | str], cut: str, tools: Sequence[Tool] = (), *, prompt: bool,
+        sampled: Sequence[ToolCall] = (),
+    ) -> str:  # fmt: skip
+        """Returns the text that the template gives; a string among the messages is a reply to insert unchanged.
+        `sampled` are the calls of the reply among them, where it was sampled: their ids are those that it wrote."""
+        converted = self._converted(messages, cut, sampled)
         try:
             return self.codec.tokenizer.apply_chat_template(
                 converted,
@@ -62,19 +66,28 @@ class Program:
         own = self.codec.tokenizer.chat_template
         return FIXED_DATE + own if isinstance(own, str) and "strftime_now" in own else None
 
-    def _converted(self, messages: Iterable[Message | str], cut: str) -> list[dict[str, Any]]:
+    def _converted(
+        self, messages: Iterable[Message | str], cut: str, sampled: Sequence[ToolCall]
+    ) -> list[dict[str, Any]]:
         converted: list[dict[str, Any]] = []
-        answered = 0  # the number of the call that the next message of a tool answers
+        open_calls = _OpenCalls(sampled)
         for message in messages:
             if isinstance(message, str):
-                message = Message(Role.ASSISTANT, message)
-                converted.append({"role": "assistant", "content": message.text})
-            else:
-                converted.append(self._as_dict(message, cut, answered))
-            answered = answered + 1 if message.role is Role.TOOL else 0
+                open_calls.begin(sampled)
+                converted.append({"role": "assistant", "content": message})
+                continue
+            found = self._as_dict(message, cut)
+            if message.role is Role.ASSISTANT:
+                ids = open_calls.begin(message.calls)
+                if message.calls:
+                    found["tool_calls"] = [
+                        self._call(call, id, cut) for call, id in zip(message.calls, ids, strict=True)
+                    ]
+            found |= open_calls.answered(message.answers or "") if message.role is Role.TOOL else {}
+            converted.append(found)
         return converted
 
-    def _as_dict(self, message: Message, cut: str, answered: int) -> dict[str, Any]:
+    def _as_dict(self, message: Message, cut: str) -> dict[str, Any]:
         refuse_images(message.images, message.role)
         text = self.with_cuts(message.text, cut)
         converted: dict[str, Any] = {"role": str(message.role), "content": text}
@@ -84,17 +97,14 @@ class Program:
             converted["reasoning_content"] = converted["thinking"] = self.with_cuts(message.thought, cut)
         if message.calls:
             converted["content"] = converted["content"] or self.content
-            converted["tool_calls"] = [self._call(call, number, cut) for number, call in enumerate(message.calls)]
-        if message.role is Role.TOOL:
-            converted |= {"name": message.answers or "", "tool_call_id": call_id(answered)}
         return converted
 
-    def _call(self, call: ToolCall, number: int, cut: str) -> dict[str, Any]:
+    def _call(self, call: ToolCall, id: str, cut: str) -> dict[str, Any]:
         arguments: Any = dict(call.arguments)
         if self.arguments == "json":
             arguments = json.dumps(arguments, ensure_ascii=False)
         function = self._cut_strings({"name": call.name, "arguments": arguments}, cut)
-        return {"id": call_id(number), "type": "function", "function": function}
+        return {"id": id, "type": "function", "function": function}
 
     def _tool_schema(self, tool: Tool, cut: str) -> dict[str, Any]:
         function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
@@ -113,6 +123,32 @@ class Program:
         if isinstance(value, list | tuple):
             return [self._cut_strings(item, cut) for item in value]
         return value
+
+
+@dataclass
+class _OpenCalls:
+    """Knows the calls of the latest reply that have no answer yet, with the ids that the template is given."""
+
+    sampled: Sequence[ToolCall]
+    left: list[tuple[ToolCall, str]] = field(default_factory=list[tuple[ToolCall, str]])
+    count: int = 0  # of answers
+
+    def begin(self, calls: Sequence[ToolCall]) -> list[str]:
+        """Takes the calls of the next reply; returns their ids."""
+        written = {number: call.id for number, call in enumerate(self.sampled)}
+        ids = [written.get(number) or call_id(number) for number in range(len(calls))]
+        self.left, self.count = list(zip(calls, ids, strict=True)), 0
+        return ids
+
+    def answered(self, name: str) -> dict[str, str]:
+        """Returns the fields by which an answer says whose it is: of the first call with this id or name that has none,
+        else of the first that has none."""
+        self.count += 1
+        if not self.left:
+            return {"name": name, "tool_call_id": call_id(self.count - 1)}
+        at = next((at for at, (call, _) in enumerate(self.left) if name in (call.id, call.name)), 0)
+        call, id = self.left.pop(at)
+        return {"name": call.name if name == call.id else name, "tool_call_id": id}
 
 
 def call_id(number: int) -> str:
