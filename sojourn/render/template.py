@@ -15,7 +15,7 @@ from sojourn.render.learned import PROBE, CallForm, ThoughtForm
 from sojourn.render.partial import PartialReply
 from sojourn.render.program import CUTS, Program, unused_mark
 from sojourn.render.text import Codec, Piece, refuse_images
-from sojourn.types import IntArray, Message, Prompt, Role, Sample, Tool
+from sojourn.types import IntArray, Message, Prompt, Role, Sample, Tool, ToolCall
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ class Templated:
         if self.calls is None:
             return replace(hermes.parse_reply(rest, False), thought=thought)
         rest, calls = self.calls.parse(rest)
-        return Message(Role.ASSISTANT, rest, thought, calls=tuple(replace(call, id="") for call in calls))
+        return Message(Role.ASSISTANT, rest, thought, calls=_without_ids(calls))
 
     def parse_partial(self, text: str, *, ended: bool = False) -> PartialReply:
         thought, rest = self._thought_form.split_partial(text, self.opens_thought, ended=ended)
@@ -217,7 +217,7 @@ class Templated:
         sampled = tuple(call for said in self._structured(reply) for call in said.calls)
         ways = [(said, sampled) for said in self._ways(reply, cut)]
         if any(call.id for call in sampled):  # which the template may refuse, as it did not choose them
-            ways += [(said, ()) for said, _ in ways]
+            ways += [(said, _without_ids(sampled)) for said, _ in ways]
         failed: RenderError | None = None  # of the last way to give the reply
         for said, calls in ways:
             tools = learned.TOOLS if isinstance(said, Message) else ()
@@ -286,6 +286,10 @@ def _remainder(whole: str, kept: str, cut: str) -> str | None:
             return None
         place += 1
     return "" if place == len(wanted) else None
+
+
+def _without_ids(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
+    return tuple(replace(call, id="") for call in calls)
 
 
 def _content(message: Message) -> tuple[str, str, list[tuple[str, Mapping[str, Any]]]]:
