@@ -126,7 +126,9 @@ def _check_arguments(arguments: list[str]) -> None:
 def _end(error: BaseException) -> None:
     """Prints an error that the user can fix, and exits; raises any other, which is a bug in Sojourn."""
     first_error = leaf(error)
-    if isinstance(first_error, SojournError | OSError):
+    if isinstance(first_error, OSError) and first_error.filename is not None and first_error.strerror:
+        sentence = f"{first_error.filename}: {first_error.strerror}"
+    elif isinstance(first_error, SojournError | OSError):
         sentence = str(first_error)
     elif raised_at(first_error):
         sentence = (

@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from spawned import sojourn
 from typer.testing import CliRunner
 
+from sojourn import cli
 from sojourn.cli import COMMANDS, app
 
 RECIPE = """
@@ -58,6 +59,12 @@ def test_one_line_and_exit_code_2(folder, words, sentence):
     assert "Traceback" not in done.stderr + done.stdout
     left = [p.name for p in folder.glob("runs/*")]
     assert not left
+
+
+def test_an_error_of_the_system_names_the_file(capsys):
+    with pytest.raises(SystemExit):
+        cli._end(PermissionError(13, "Permission denied", "here/lamps.py"))
+    assert capsys.readouterr().err == "sojourn: here/lamps.py: Permission denied\n"
 
 
 CLONES = ("estimator.name=constant", "losses=[{name='nll'}]")

@@ -62,6 +62,8 @@ def test_a_file_is_no_folder(tmp_path: Path):
     (tmp_path / "file").write_text("")
     result = CliRunner().invoke(app, ["init", str(tmp_path / "file")])
     assert "is no folder" in str(result.exception)
+    result = CliRunner().invoke(app, ["init", str(tmp_path / "file" / "in")])
+    assert f"{tmp_path / 'file'} is no folder" in str(result.exception)
 
 
 def test_the_page_to_start_from_shows_the_files():

@@ -8,10 +8,12 @@ from types import SimpleNamespace
 import pytest
 import trained_run
 from spawned import fork_children, sojourn
+from typer.testing import CliRunner
 
 from sojourn import sweep
+from sojourn.cli import app
 from sojourn.commands import sweep as command
-from sojourn.errors import ConfigError
+from sojourn.errors import ConfigError, RecordError
 from sojourn.intervals import Estimate
 from sojourn.record.run import RunFolder
 
@@ -43,6 +45,12 @@ def test_the_plan_has_every_combination_with_every_seed():
             sweep.plan(vary, [0], given)
     with pytest.raises(ConfigError, match="a sweep of 2 runs, 1 of them different"):
         sweep.plan([], [0, 0], [])
+
+
+def test_a_sweep_that_has_no_folder_is_refused_before_it_trains(folder):
+    done = CliRunner().invoke(app, ["sweep", str(folder / "r.toml"), "--out", str(folder / "r.toml")])
+    assert isinstance(done.exception, RecordError), done.exception
+    assert "r.toml is no folder: give a folder, or the name of a new one" in str(done.exception)
 
 
 def test_seeds_make_an_interval_and_one_seed_keeps_its_own():

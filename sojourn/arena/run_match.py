@@ -21,12 +21,13 @@ from sojourn.arena.operators import ExpertOperator, Operator, PersonOperator, Ra
 from sojourn.arena.recording import Recording
 from sojourn.arena.results import Result
 from sojourn.config import toml
-from sojourn.errors import ConfigError
+from sojourn.errors import ConfigError, InfrastructureError, failure_and_place
 from sojourn.protocols import EnvFamily
 from sojourn.render import pieces
 from sojourn.rollout.limits import Limits
 from sojourn.rollout.world import open_world
 from sojourn.tasks.listed import check_task, some_tasks
+from sojourn.terminal.clean import shell_word
 from sojourn.types import Task
 
 
@@ -108,7 +109,12 @@ async def run_match(
             console.print("The match was stopped. These are the results of its finished tasks.", style="yellow")
             _print_results(console, names, played, recording)
             raise
-        return _print_results(console, names, played, recording)
+        found = _print_results(console, names, played, recording)
+    episodes = [episode for result in played for group in result.groups for episode in group.episodes]
+    if episodes and all(episode.error is not None for episode in episodes) and not _person_left(match):
+        cause = failure_and_place(episodes[-1].error, episodes[-1].traceback)
+        raise InfrastructureError(f"all of {len(episodes)} episodes failed; the last cause: {cause}")
+    return found
 
 
 async def _play(
@@ -121,8 +127,12 @@ async def _play(
         screen.task_result(number + 1, len(tasks), result)
         if recording is not None:
             recording.add_task(screen.names, result)
-        if any(isinstance(one, PersonOperator) and one.left for one in match.operators):
+        if _person_left(match):
             return
+
+
+def _person_left(match: Match) -> bool:
+    return any(isinstance(one, PersonOperator) and one.left for one in match.operators)
 
 
 def _print_results(
@@ -141,7 +151,8 @@ def _print_results(
             console.print(results.difference_table(differences, console.width))
     if recording is not None:
         recording.add_results(summary)
-        console.print(f"recorded in {recording.folder.path}: sojourn view {recording.folder.path}", soft_wrap=True)
+        path = recording.folder.path
+        console.print(f"recorded in {path}: sojourn view {shell_word(path)}", soft_wrap=True)
     return summary
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sojourn.terminal.clean import shell_word
 from sojourn.terminal.output import CleanConsole
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ def print_failed_episode(run: Path, console: CleanConsole, query: str = "error:a
 
     with EpisodeStore(run) as store:
         for row in store.search(query, 1).rows:
-            console.print(f"to see where it failed: sojourn show {run} {row.entry.id}", soft_wrap=True)
+            console.print(f"to see where it failed: sojourn show {shell_word(run)} {row.entry.id}", soft_wrap=True)
             again = play_again(run, store.read(row.entry).episode.task)
             console.print(f"to play that task again: {again}", soft_wrap=True)
 

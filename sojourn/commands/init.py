@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from sojourn.errors import ConfigError
+from sojourn.record.atomic import require_writable_folder
 from sojourn.terminal.output import CleanConsole
 
 STARTER = Path(__file__).parent.parent / "starter"
@@ -26,8 +27,7 @@ def init(
     files = {folder / source.name.removesuffix(SUFFIX): source for source in sorted(STARTER.iterdir())}
     if existing := [str(path) for path in files if path.exists()]:
         raise ConfigError(f"'{existing[0]}' exists already, and is not overwritten: name another folder")
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"'{folder}' is no folder: name one, or leave it out for the one that you are in")
+    require_writable_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for path, source in files.items():
         path.write_text(source.read_text())

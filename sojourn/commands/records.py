@@ -95,6 +95,7 @@ class _Chosen(NamedTuple):
 def _export_episodes(run: Path, format: str, out: Path | None, chosen: _Chosen) -> None:
     from sojourn.record.export import export as write
     from sojourn.record.export import format_of
+    from sojourn.terminal.run import collect_warnings
 
     suffix = format_of(format).SUFFIX
     if out is None:
@@ -103,13 +104,21 @@ def _export_episodes(run: Path, format: str, out: Path | None, chosen: _Chosen) 
         raise ConfigError(
             f"--tokens needs --format chat: {format} {'has digests only' if format == 'prov' else 'always has tokens'}"
         )
-    written = write(run, out, format, _choice(run, *chosen))
+    problems: list[str] = []
+    with collect_warnings(problems):
+        written = write(run, out, format, _choice(run, *chosen))
+    _print_notes(problems)
     records = _counted(written.records, written.unit)
     print(f"written: {out}, {_counted(written.episodes, 'episode')} as {records} of the format {format}")
     for sentence in written.left_out[:MAX_LEFT_OUT]:
         print(f"left out: {one_line(sentence, 500)}", file=sys.stderr)
     if len(written.left_out) > MAX_LEFT_OUT:
         print(f"left out: {len(written.left_out) - MAX_LEFT_OUT} more", file=sys.stderr)
+
+
+def _print_notes(problems: list[str]) -> None:
+    for sentence in problems:
+        print(f"note: {one_line(sentence, 500)}", file=sys.stderr)
 
 
 def _counted(count: int, unit: str) -> str:
@@ -144,15 +153,19 @@ def replay(
     from sojourn import event_loop
     from sojourn.record.export.selection import SelectedEpisodes
     from sojourn.record.run import RunFolder
+    from sojourn.terminal.run import collect_warnings
 
     ways = bool(episodes) + all + bool(sample)
     if ways > 1 or not (ways or where):
         raise ConfigError(
             "choose the episodes to replay in one way: name them, or give --sample 20, --all, or --where with a query"
         )
-    with SelectedEpisodes.of(RunFolder.read(run), _choice(run, episodes, where)) as chosen:
-        if not event_loop.run(_replay(chosen, sample)):
-            raise typer.Exit(1)
+    problems: list[str] = []
+    with collect_warnings(problems), SelectedEpisodes.of(RunFolder.read(run), _choice(run, episodes, where)) as chosen:
+        same = event_loop.run(_replay(chosen, sample))
+    _print_notes(problems)
+    if not same:
+        raise typer.Exit(1)
 
 
 async def _replay(chosen: SelectedEpisodes, sample: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -55,4 +56,5 @@ def steer(
         f"{out} is made of {count} decisions of {len(plays)} plays, whose mean entropy is {mean:.3g} nats",
         soft_wrap=True,
     )
-    console.print(f"sojourn eval {run} evaluation.steering.file={out} evaluation.steering.beta=1.0", soft_wrap=True)
+    steered = ["sojourn", "eval", str(run), f"evaluation.steering.file={out}", "evaluation.steering.beta=1.0"]
+    console.print(shlex.join(steered), soft_wrap=True)

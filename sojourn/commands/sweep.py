@@ -13,6 +13,7 @@ import typer
 
 from sojourn.commands.arguments import Overrides, load
 from sojourn.errors import ConfigError
+from sojourn.record.atomic import require_writable_folder
 from sojourn.terminal.clean import one_line
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def sweep(
 
     if out is None:
         raise ConfigError("--out is missing: name the folder of the sweep, such as --out sweeps/lr")
+    require_writable_folder(out)
     runs = sweeps.plan(vary or (), _seeds(seeds), overrides or ())
     configs = [_config(recipe, run, out / run.name) for run in runs]
     runs = sweeps.recognise(runs, configs, out)

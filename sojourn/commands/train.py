@@ -15,6 +15,7 @@ from sojourn.commands.arguments import Overrides, load, print_risks, print_slowd
 from sojourn.commands.failures import print_failed_episode
 from sojourn.errors import ConfigError
 from sojourn.secrets import masked_value
+from sojourn.terminal.clean import shell_word
 from sojourn.terminal.output import CleanConsole
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ async def train_in(resolved: Resolved, folder: RunFolder, resume: bool, progress
         console.print(f"the curve is {folder.path / 'curve.png'}; all episodes are in {folder.path}", soft_wrap=True)
     except MissingExtraError as error:  # the run is complete, and can be drawn later
         console.print(f"note: {error}; all episodes are in {folder.path}", soft_wrap=True)
-    console.print(f"to look at it: sojourn show {folder.path}", soft_wrap=True)
+    console.print(f"to look at it: sojourn show {shell_word(folder.path)}", soft_wrap=True)
 
 
 def _print_best(folder: RunFolder, console: CleanConsole) -> None:

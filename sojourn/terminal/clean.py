@@ -7,6 +7,7 @@ surrogates) are replaced by Python's escape sequences. Line ends stay.
 from __future__ import annotations
 
 import re
+import shlex
 import unicodedata
 
 JOINERS = "\u200c\u200d"  # needed by some scripts and by emoji; they have no width and change no order
@@ -31,6 +32,11 @@ def clean(text: str, limit: int | None = LIMIT) -> str:
 def one_line(text: str, limit: int = 200) -> str:
     """Returns a safe text on one line."""
     return clean(text, limit).replace("\n", " ")
+
+
+def shell_word(text: object) -> str:
+    """Returns a text, such as a path, as one word of a command that is printed to be copied into a shell."""
+    return shlex.quote(one_line(str(text), LIMIT))
 
 
 def escaped(text: str) -> str:

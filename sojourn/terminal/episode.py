@@ -25,7 +25,7 @@ from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.vocabulary import Vocabulary
 from sojourn.search_cost import PLANNED
 from sojourn.terminal.asked import asked_text
-from sojourn.terminal.clean import LIMIT, clean, one_line
+from sojourn.terminal.clean import LIMIT, clean, one_line, shell_word
 from sojourn.terminal.considered import considered_text
 from sojourn.terminal.indented import Indented
 from sojourn.terminal.jsonable import jsonable
@@ -130,7 +130,7 @@ def transcript(record: Record, context: EpisodeContext) -> Group:
 
 def play_again(folder: Path, task: Task) -> str:
     """Returns the command that plays the task of an episode again, in the terminal."""
-    return f"sojourn play {one_line(str(folder))} --task {task.id}"
+    return f"sojourn play {shell_word(folder)} --task {task.id}"
 
 
 def as_json(record: Record, entry: EpisodeRow) -> str:

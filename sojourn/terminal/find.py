@@ -20,7 +20,7 @@ from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.search.excerpt import Excerpt
 from sojourn.record.search.search_results import MAX_PAGE_ROWS
 from sojourn.record.stage_names import stages_in_words
-from sojourn.terminal.clean import LIMIT, clean, one_line
+from sojourn.terminal.clean import LIMIT, clean, one_line, shell_word
 from sojourn.terminal.episode import EpisodeContext
 from sojourn.terminal.jsonable import jsonable
 from sojourn.terminal.rows import rows
@@ -96,7 +96,7 @@ def find_episode(store: EpisodeStore, name: str) -> EpisodeRow:
         raise RecordError(f"the ids of several episodes in {store.folder} begin with '{name}': {some}; give more of it")
     raise RecordError(
         f"there is no episode '{one_line(name)}' in {store.folder}: give an id, the beginning of one, or an "
-        f"address {FORM}, such as rl:3/0/1 (sojourn show {store.folder} lists some)"
+        f"address {FORM}, such as rl:3/0/1 (sojourn show {shell_word(store.folder)} lists some)"
     )
 
 
@@ -112,7 +112,8 @@ def _nearest_address(store: EpisodeStore, address: Address) -> str:
     members = len(group_episodes(store, stage, step, group))
     if members:
         return f"the group {one_line(f'{stage}:{step}/{group}')} has the episodes 0 to {members - 1}"
-    return f"`sojourn show {store.folder} --stage {one_line(stage)} --step {step}` lists the groups of this step"
+    show = f"sojourn show {shell_word(store.folder)} --stage {shell_word(stage)} --step {step}"
+    return f"`{show}` lists the groups of this step"
 
 
 def group_episodes(store: EpisodeStore, stage: str, step: int, place: int) -> list[EpisodeRow]:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from sojourn.abilities import PartLoad, PartState
 from sojourn.record.parts import PARTS, Reading, newest, read
-from sojourn.terminal.clean import one_line
+from sojourn.terminal.clean import one_line, shell_word
 from sojourn.terminal.jsonable import jsonable
 from sojourn.terminal.numbers import number, size, sparkline
 from sojourn.terminal.rows import Column, rows, total_width
@@ -156,7 +156,7 @@ def summary(path: Path) -> list[Text]:
     if last is None:
         return []
     named = ", ".join(one_line(kind.title, 80) for kind in kinds(last)[:MAX_COLUMNS])
-    lines = [Text(f"\nparts: {named}    what each does: sojourn show {one_line(str(path))} --parts", "dim")]
+    lines = [Text(f"\nparts: {named}    what each does: sojourn show {shell_word(path)} --parts", "dim")]
     down = [part for part in last.parts if part.state in (PartState.SILENT, PartState.DOWN)]
     return lines + [
         Text(one_line(f"{part.name} is {part.state.value} {when(last)}: {why(part)}", 300), STYLES[part.state])

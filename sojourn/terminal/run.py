@@ -24,7 +24,7 @@ from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.record.run_status import CHAT_FORMAT, RunStatus, read_status
 from sojourn.record.stage_names import stages_in_words
-from sojourn.terminal.clean import clean, one_line
+from sojourn.terminal.clean import clean, one_line, shell_word
 from sojourn.terminal.evaluations import side_by_side
 from sojourn.terminal.jsonable import jsonable
 from sojourn.terminal.numbers import duration, number, sparkline
@@ -282,7 +282,7 @@ def _failures(store: EpisodeStore, path: Path) -> list[RenderableType]:
         return []
     lines = [Text(f"{count:5} x {cause}", "red") for cause, count in causes.most_common(8)]
     more = [Text(f"and {len(causes) - 8} other causes", "dim")] if len(causes) > 8 else []
-    listing = Text(f"to read one: sojourn show {one_line(str(path))} --find error:any", "dim")
+    listing = Text(f"to read one: sojourn show {shell_word(path)} --find error:any", "dim")
     return [Text(), Text("failed episodes by cause", "dim"), *lines, *more, listing]
 
 
@@ -299,7 +299,7 @@ def _newest(store: EpisodeStore, path: Path, stage: str, trained: Sequence[str],
     others = [name for name in recorded if name != chosen]
     lines.append(
         Text(
-            f"\nread an episode: sojourn show {one_line(str(path))} EPISODE    groups of a step: --step N (from 0)",
+            f"\nread an episode: sojourn show {shell_word(path)} EPISODE    groups of a step: --step N (from 0)",
             "dim",
         )
     )

@@ -18,7 +18,7 @@ from sojourn.arena.match_display import short_names
 from sojourn.arena.results import Difference, difference_table
 from sojourn.envs.tools import as_family
 from sojourn.envs.toy import Toy
-from sojourn.errors import ConfigError, ModelError, RecordError
+from sojourn.errors import ConfigError, InfrastructureError, ModelError, RecordError
 from sojourn.intervals import mean
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.view.server import application
@@ -62,6 +62,27 @@ async def test_a_person_acts_among_others_and_may_leave() -> None:
     assert ended.named("person").failed == 1
     assert ended.named("expert").overall.episodes == 2, "the match ends with the task in which the person left"
     assert "the person left" in ended.shown
+
+
+async def test_a_person_who_leaves_at_once_ends_the_match() -> None:
+    ended = await match("person", typed=":quit\n")
+    assert ended.named("person").failed == 1
+
+
+async def test_a_match_of_which_all_episodes_failed_has_failed() -> None:
+    class Play:
+        def start(self):
+            raise RuntimeError("no world today")
+
+        async def step(self, seat, action): ...
+        async def close(self): ...
+
+    class Broken(Toy):
+        def make(self, task):
+            return Play()
+
+    with pytest.raises(InfrastructureError, match=r"all of 4 episodes failed; the last cause: .*no world today"):
+        await match("random", "random", family=Broken(choices=True))
 
 
 async def test_an_endpoint_plays() -> None:

@@ -418,6 +418,18 @@ def test_an_export_of_failed_episodes_alone_says_why_the_first_failed(runs: dict
     assert not os.listdir(tmp_path)
 
 
+def test_the_command_says_in_a_note_what_it_read_around(tmp_path: Path):
+    run = Made(TOY).run(tmp_path / "run")
+    for path in run.glob("episodes.sqlite*"):
+        path.write_bytes(b"damaged" * 1000)
+    for words in (["export", run, "--out", tmp_path / "out"], ["replay", run, "--all"]):
+        done = CliRunner().invoke(app, [*map(str, words)])
+        assert done.exit_code == 0, done
+        assert re.search(
+            r"^note: .*episodes.sqlite is damaged \(.*\): made again in memory$", done.output, re.MULTILINE
+        )
+
+
 def test_the_command_says_what_it_wrote(runs: dict[str, Path], tmp_path: Path):
     def command(*words: object) -> tuple[int, str]:
         done = CliRunner().invoke(app, ["export", *map(str, words)])

@@ -1,10 +1,15 @@
 """Nothing that a terminal obeys or hides gets through, and nothing that people write is lost."""
 
+import shlex
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sojourn.terminal.clean import clean, escaped, one_line
+from sojourn.terminal.clean import clean, escaped, one_line, shell_word
+from sojourn.terminal.episode import play_again
+from sojourn.types import Task
 
 
 @given(st.text(alphabet=st.characters()))
@@ -18,6 +23,13 @@ def test_what_is_left_is_harmless(text):
 @pytest.mark.parametrize("text", ["plain", "naïve 日本語", "👩‍🚀", "می‌خواهم", "two\nlines", "e\u0301", "１０　円"])
 def test_what_people_write_stays(text):
     assert clean(text) == text
+
+
+def test_a_path_is_one_word_of_a_command():
+    assert shell_word("runs/toy-1") == "runs/toy-1"
+    assert shell_word(Path("my runs") / "it's") == """'my runs/it'"'"'s'"""
+    again = play_again(Path("my runs/x"), Task("toy", {}, 0, "train"))
+    assert shlex.split(again)[:3] == ["sojourn", "play", "my runs/x"]
 
 
 def test_escapes_are_spelled_out():

@@ -93,6 +93,11 @@ def test_keys_lead_from_the_runs_to_an_episode_and_back(tab: Tab) -> None:
     keys.press("]")
     page.wait_for_url("**/groups/rl/3/2")
     first, second = (page.locator("table.group thead a").nth(at).get_attribute("href") for at in (0, 1))
+    keys.press("j")
+    keys.press("Enter")  # which opens the first link of a row that has no page of its own
+    page.wait_for_url(f"**{first}#turn-0.0")
+    keys.press("h")
+    page.wait_for_url("**/groups/rl/3/2")
     page.locator("table.group thead a").first.click()
     page.wait_for_url(f"**{first}")
     keys.press("]")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -132,7 +133,8 @@ class SelectedEpisodes:
         """Returns the row of an episode as it was recorded last."""
         rows = list(self.store.query(id=name))
         if not rows:
-            raise RecordError(f"no episode '{name}' in {self.run.path}: `sojourn show {self.run.path}` lists some")
+            show = f"sojourn show {shlex.quote(str(self.run.path))}"
+            raise RecordError(f"no episode '{name}' in {self.run.path}: `{show}` lists some")
         return rows[-1]
 
     def _require_any(self) -> None:

@@ -162,7 +162,10 @@ async function copy(address) {
 const KEYS = {
   j: () => selectRow(1),
   k: () => selectRow(-1),
-  Enter: () => { const href = current()?.dataset.href; if (href) navigate(href, false); },
+  Enter: () => {
+    const row = current(), href = row?.dataset.href ?? row?.querySelector("a[href]")?.getAttribute("href");
+    if (href) navigate(href, false);
+  },
   h: () => openLink("header a[rel=up], main a[rel=up]"),
   "[": () => openLink("link[rel=prev]"),
   "]": () => openLink("link[rel=next], main a[rel=next]"),
