@@ -15,7 +15,7 @@ from sojourn.errors import ActionError, BudgetError, RenderError, SojournError
 from sojourn.errors import cause as words_of
 from sojourn.event_loop import cancelled
 from sojourn.gateway import conversation, request_notes
-from sojourn.gateway.conversation import joined
+from sojourn.gateway.conversation import Ours, joined
 from sojourn.gateway.exchange import Exchanges
 from sojourn.gateway.placement import Cause, Difference, Place, Placement, Recorded
 from sojourn.gateway.requests import ChatRequest, Finish, Reply, RequestError
@@ -190,9 +190,11 @@ class Session:
                 if more is not None:
                     past = Trajectory("", tuple(self.turns), Ending.DONE).prompt(place.parent)
                     return joined(past, sample.tokens, more.tokens), more
-            ours = self.placement.ours(place.messages)
-            samples = {at: self.turns[one.number].sample for at, one in ours.items()}
-            whole = conversation.new_context(renderer, place.messages, place.tools, samples)
+            ours = {
+                at: Ours(self.turns[one.number].sample, one.reply.thought)
+                for at, one in self.placement.ours(place.messages).items()
+            }
+            whole = conversation.new_context(renderer, place.messages, place.tools, ours)
         except RenderError as error:
             raise RequestError(f"the conversation cannot be rendered: {error}", param="messages") from None
         return whole, whole
