@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from sojourn.errors import RenderError
 from sojourn.gateway.requests import ChatRequest, RequestError
 from sojourn.protocols import Renderer
 from sojourn.types import IntArray, Message, Prompt, Role, Sample, Stop, Tool, Versions
+
+T = TypeVar("T")
 
 
 def readable(request: ChatRequest) -> tuple[Message, ...]:
@@ -53,23 +57,53 @@ def _written(messages: Sequence[Message], tools: Sequence[Tool]) -> Iterator[str
         yield json.dumps([tool.name, tool.description, dict(tool.parameters)], ensure_ascii=False)
 
 
+class Ours(NamedTuple):
+    """Holds what was sampled for a reply of ours, and the thought in it."""
+
+    sample: Sample
+    thought: str
+
+
 def new_context(
-    renderer: Renderer, messages: Sequence[Message], tools: Sequence[Tool], ours: Mapping[int, Sample]
+    renderer: Renderer, messages: Sequence[Message], tools: Sequence[Tool], ours: Mapping[int, Ours]
 ) -> Prompt:
-    """Renders a conversation anew. The replies `ours`, by their places in it, keep their sampled tokens there, unless
-    the format rewrites history; thoughts that are not ours are left out."""
-    plain = [replace(message, thought="") for message in messages]  # of ours, the samples have it
-    said = [at for at, message in enumerate(plain) if message.role is Role.ASSISTANT]
-    if not ours or not said[0]:
-        return renderer.open(plain, tools)
-    parts = [renderer.open(plain[: said[0]], tools).tokens]
-    for at, after in zip(said, [*said[1:], len(plain)], strict=True):
-        sample = ours[at] if at in ours else _as_sample(renderer.encode_reply(plain[at]))
-        more = renderer.extend(sample, plain[at + 1 : after])
+    """Renders a conversation anew. The replies `ours`, by their places in it, keep their sampled tokens there. Where
+    the format rewrites history, or cannot write another reply as it would be sampled, they have their thoughts, as the
+    others do that were sent with one: the format says which of these stay, and one without thoughts has none."""
+    thinking = [replace(m, thought=ours[at].thought) if at in ours else m for at, m in enumerate(messages)]
+    try:
+        whole = _with_samples(renderer, thinking, tools, ours) if ours else None
+    except RenderError:
+        whole = None
+    return whole or _thoughts_or_none(lambda kept: renderer.open(kept, tools), thinking)
+
+
+def _with_samples(
+    renderer: Renderer, messages: Sequence[Message], tools: Sequence[Tool], ours: Mapping[int, Ours]
+) -> Prompt | None:
+    """Returns a conversation with the tokens of the replies of ours, None where the format rewrites history."""
+    said = [at for at, message in enumerate(messages) if message.role is Role.ASSISTANT]
+    if not said[0]:
+        return None
+    parts = [renderer.open(messages[: said[0]], tools).tokens]
+    for at, after in zip(said, [*said[1:], len(messages)], strict=True):
+        if at in ours:
+            sample = ours[at].sample
+        else:
+            sample = _as_sample(_thoughts_or_none(lambda kept: renderer.encode_reply(kept[0]), messages[at : at + 1]))
+        more = renderer.extend(sample, messages[at + 1 : after])
         if more is None:
-            return renderer.open(plain, tools)
+            return None
         parts += [sample.tokens, more.tokens]
     return joined(*parts)
+
+
+def _thoughts_or_none(render: Callable[[Sequence[Message]], T], messages: Sequence[Message]) -> T:
+    """Renders messages with their thoughts, or without any where the format has no form for them."""
+    try:
+        return render(messages)
+    except RenderError:
+        return render([replace(message, thought="") for message in messages])
 
 
 def joined(*parts: IntArray) -> Prompt:

@@ -15,7 +15,7 @@ from sojourn.errors import ActionError, BudgetError, RenderError, SojournError
 from sojourn.errors import cause as words_of
 from sojourn.event_loop import cancelled
 from sojourn.gateway import conversation, request_notes
-from sojourn.gateway.conversation import joined
+from sojourn.gateway.conversation import Ours, joined
 from sojourn.gateway.exchange import Exchanges
 from sojourn.gateway.placement import Cause, Difference, Place, Placement, Recorded
 from sojourn.gateway.requests import ChatRequest, Finish, Reply, RequestError
@@ -52,8 +52,9 @@ class Session:
 
     `sampling` says whose temperature and the like count: the recipe's, as what is trained was sampled by it, or the
     client's. At most `turns_at_most` replies are given (0: any number). `observe` is given each reply once, when it is
-    recorded. `counts` counts the requests by why they began a new context (`window_...`), the fields of requests that
-    changed nothing (`unused_...`), and `repeated_requests`.
+    recorded. `read_back` says how a reply is read when its client sends it again. `counts` counts the requests by why
+    they began a new context (`window_...`), the fields of requests that changed nothing (`unused_...`), and
+    `repeated_requests`.
     """
 
     key: str
@@ -61,6 +62,7 @@ class Session:
     sampling: Sampling = "recipe"
     turns_at_most: int = 0
     observe: Callable[[Reply], None] = lambda reply: None
+    read_back: Callable[[Message], Message] = lambda told: told
     turns: list[Turn] = field(default_factory=list[Turn])
     placement: Placement = field(default_factory=Placement)
     counts: Counter[str] = field(default_factory=Counter[str])
@@ -190,9 +192,11 @@ class Session:
                 if more is not None:
                     past = Trajectory("", tuple(self.turns), Ending.DONE).prompt(place.parent)
                     return joined(past, sample.tokens, more.tokens), more
-            ours = self.placement.ours(place.messages)
-            samples = {at: self.turns[one.number].sample for at, one in ours.items()}
-            whole = conversation.new_context(renderer, place.messages, place.tools, samples)
+            ours = {
+                at: Ours(self.turns[one.number].sample, one.reply.thought)
+                for at, one in self.placement.ours(place.messages).items()
+            }
+            whole = conversation.new_context(renderer, place.messages, place.tools, ours)
         except RenderError as error:
             raise RequestError(f"the conversation cannot be rendered: {error}", param="messages") from None
         return whole, whole
@@ -279,7 +283,7 @@ class Session:
             context_messages=messages[:split], tools=place.tools if parent < 0 else (), notes=notes,
         )  # fmt: skip
         self.turns.append(turn)
-        self.placement.add(Recorded(number, (*messages, told), place.tools, place.parent))
+        self.placement.add(Recorded(number, (*messages, self.read_back(told)), place.tools, place.parent))
         known = len(prompt.tokens) - len(new.tokens)
         finish = _finish(sample, told, stop_string)
         reply = Reply(

@@ -9,6 +9,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from types import NoneType
 from typing import Any
 
@@ -24,7 +25,7 @@ from sojourn.gateway.server import CHAT, answering
 from sojourn.gateway.session import Session
 from sojourn.live.facts import Traffic, digest_of
 from sojourn.live.store import LiveStore
-from sojourn.serving.private import MaskedApi, as_text, masks_private, without_private
+from sojourn.serving.private import MaskedApi, as_text, masked_message, masks_private, without_private
 from sojourn.serving.served_releases import ServedReleases
 from sojourn.serving.server import Address, Server, Service, say
 from sojourn.serving.watched import Seen
@@ -140,6 +141,8 @@ class LiveServer(Server):
                     self.unkept.popitem(last=False)
 
         guest.session, session.observe = session, observe
+        if self.keeping.mask:
+            session.read_back = partial(masked_message, mask=self.mask)
         return session
 
     def _keep(self, session: Session, guest: Guest) -> None:

@@ -15,10 +15,11 @@ from sojourn.gateway.requests import Api, ChatRequest, Reply, ReplyStream, Reque
 from sojourn.secrets import MASK, looks_secret, masker
 from sojourn.types import Message, Tool, ToolCall
 
+CARD, SHORTEST_CARD, LONGEST_CARD = "<card>", 13, 19  # digits
 PERSONAL = [  # what is masked before the model reads it: addresses of e-mail, numbers of cards, of accounts, of phones
     (re.compile(r"[\w.+-]{1,64}@[\w-]+\.[\w.-]+\w"), "<email>"),
     (re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}\b"), "<iban>"),
-    (re.compile(r"\b(?:\d[ -]?){13,19}\b"), "<card>"),
+    (re.compile(r"\b\d(?:[ -]?\d){12,}\b"), CARD),
     (re.compile(r"(?<!\w)\+\d[\d ()/-]{7,}\d"), "<phone>"),
 ]
 
@@ -35,7 +36,7 @@ class MaskedApi:
         asked = self.api.read(body)
         return replace(
             asked,
-            messages=tuple(_message(message, self.mask) for message in asked.messages),
+            messages=tuple(masked_message(message, self.mask) for message in asked.messages),
             tools=tuple(_tool(tool, self.mask) for tool in asked.tools),
         )
 
@@ -56,10 +57,35 @@ def masks_private() -> Callable[[str], str]:
     def mask(text: str) -> str:
         text = without_keys(text)
         for pattern, name in PERSONAL:
-            text = pattern.sub(name, text)
+            text = pattern.sub(_without_cards if name == CARD else name, text)
         return text
 
     return MasksOnce(mask)
+
+
+def _without_cards(found: re.Match[str]) -> str:
+    """Returns digits with all masked that may be the number of a card; others, such as those of a time, as they are."""
+    parts, text, at = re.split("([ -])", found[0]), "", 0  # groups of digits, and what is between them
+    while at < len(parts):
+        end = _end_of_card(parts, at)
+        text += CARD if end else parts[at]
+        at = end or at + 1
+    return text
+
+
+def _end_of_card(parts: Sequence[str], at: int) -> int:
+    """Returns where the longest number of a card ends that begins at a part, 0 where none does. The last digit of one
+    is a checksum of the others (Luhn's, ISO/IEC 7812-1)."""
+    number, end = "", 0
+    for place in range(at, len(parts) if parts[at].isdigit() else at, 2):
+        number += parts[place]
+        if len(number) > LONGEST_CARD:
+            break
+        digits = [int(digit) for digit in reversed(number)]
+        doubled = [sum(divmod(2 * digit, 10)) for digit in digits[1::2]]
+        if len(number) >= SHORTEST_CARD and (sum(digits[::2]) + sum(doubled)) % 10 == 0:
+            end = place + 1
+    return end
 
 
 def without_private(mask: Callable[[str], str]) -> Callable[[bytes], str]:
@@ -101,7 +127,7 @@ def _masked_within(text: str, mask: Callable[[str], str], path: str) -> str:
     return mask(text)
 
 
-def _message(message: Message, mask: Callable[[str], str]) -> Message:
+def masked_message(message: Message, mask: Callable[[str], str]) -> Message:
     calls = tuple(_call(call, mask) for call in message.calls)
     return replace(message, text=mask(message.text), thought=mask(message.thought), calls=calls)
 
