@@ -12,7 +12,7 @@ import numpy as np
 
 from sojourn.config.fields import Kind
 from sojourn.curricula.learnability import Learnability
-from sojourn.curricula.task_history import Array, TaskHistory
+from sojourn.curricula.task_history import UNTAGGED, Array, TaskHistory
 from sojourn.curricula.weighted import (
     Weighs,
     WeighsSplit,
@@ -23,9 +23,6 @@ from sojourn.curricula.weighted import (
 )
 from sojourn.errors import ConfigError
 from sojourn.types import IntArray, Task
-
-UNTAGGED = "untagged"
-
 
 @dataclass(frozen=True, kw_only=True)
 class OverBase:

@@ -17,6 +17,7 @@ from sojourn.types import Group, IntArray, Score, Task
 
 Array = NDArray[np.float64]
 RANDOM_WEIGHTS = 2**62  # tells the random numbers of weights from those of draws, which have the number of a slot there
+UNTAGGED = "untagged"  # what tasks without tags are called where outcomes are told by tag
 MAX_KINDS = 24
 MAX_LISTED = 512  # tasks that are made for metrics alone, as some worlds take milliseconds for one
 RECENT = 8  # groups of each task that are remembered one by one
@@ -215,7 +216,7 @@ class TaskHistory:
         for group, judged in zip(groups, scores, strict=True):
             if (result := outcome(group, judged)) is None:
                 continue
-            for label in labels_of(group.task):
+            for label in (group.task.env, *(group.task.tags or (UNTAGGED,))):
                 episodes, successes = self.tests.get(label, (0.0, 0.0))
                 self.tests[label] = episodes + result.episodes, successes + result.episodes * result.success
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import log1p, sqrt
 
 import numpy as np
@@ -121,3 +122,13 @@ def test_deficits_of_the_newest_evaluation_take_their_share():
     curriculum.observe_evaluation([test[0]], [test[1]])
     shares = np.array([0.5**2, 0.25**2])  # level 0 was not evaluated
     assert levels(config.weights(curriculum.history).tolist()) == pytest.approx((shares / shares.sum()).tolist())
+
+
+def test_tasks_without_tags_have_the_deficit_that_evaluations_show():
+    tasks = Generated(lambda n: Task("w", {}, n, "train", ("hard",) if n % 2 else ()), 4)
+    config = Deficits(floor=0.1, base=EVEN)
+    curriculum = after(config, tasks=tasks)
+    tests = [played(replace(tasks[n], seed=100 + n, split="test"), [1 - n, 1 - n]) for n in range(2)]
+    curriculum.observe_evaluation([group for group, _ in tests], [scores for _, scores in tests])
+    found = config.weights(curriculum.history)
+    assert found[::2].sum() == pytest.approx(0.1 / (0.1 + 1.1))  # all of them were solved, none of the tag's

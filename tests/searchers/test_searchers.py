@@ -171,6 +171,18 @@ def test_self_consistency_takes_the_answer_that_most_plays_give():
     assert {turn.message.text for episode in firsts for turn in episode.trajectories[0].turns} == {"1"}
 
 
+@pytest.mark.parametrize(("vote", "refused"), [("answer", 24), ("action", 4)])
+def test_actions_that_are_refused_win_no_vote(vote, refused):
+    """Most plays end, or begin, with a "9", which the world refuses."""
+    sampler, agent = Draws((*["9"] * refused, "1")), SelfConsistency(n=24, vote=vote)
+    [trajectory] = played(Family(secret="1"), agent, sampler).trajectories
+    assert trajectory.turns[-1].message.text == "1"
+    if vote == "action":
+        assert len(trajectory.turns) == 1
+    [trajectory] = played(Family(secret="1"), agent, Draws(("9",))).trajectories
+    assert trajectory.turns[-1].message.text == "9"  # where there is nothing else
+
+
 def test_look_ahead_takes_the_action_whose_plays_earn_most_so_far():
     [trajectory] = played(Family(hint=0.5), LookAhead(width=12, turns=1, enough=2)).trajectories
     assert [turn.message.text for turn in trajectory.turns] == ["1", "2", "0"]

@@ -13,7 +13,7 @@ from people_at_play import enter, expert_play, go_on, say
 from sojourn.checks.env import check_env
 from sojourn.errors import ActionError, ConfigError
 from sojourn.types import Message, Role, ToolCall
-from sojourn_worlds.service import Service
+from sojourn_worlds.service import Service, draw
 from sojourn_worlds.service.customer import Customer
 from sojourn_worlds.service.desk import Desk
 from sojourn_worlds.service.shop import Case, Wish, digest
@@ -380,3 +380,13 @@ async def test_bad_actions_are_refused_and_change_nothing(call: str, told: str) 
 def test_wrong_configs_are_refused(fields, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Service(**fields)
+
+
+def test_a_new_address_is_another_one():
+    """Else the task would be done by doing nothing."""
+    for seed in (3215, 12180):  # in these the first draw is the address that the order has
+        case = draw(seed, 2, 1, 0.0)
+        [wish] = case.wishes
+        assert wish.kind == "address"
+        assert wish.detail != case.database["orders"][wish.order]["address"]
+        assert case.gold != case.database

@@ -218,3 +218,14 @@ def test_without_bubblewrap_it_says_so(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"terminal needs the program 'bwrap'.*apt-get install bubblewrap"):
         Terminal().make(Terminal().tasks("train")[0])
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_the_example_in_an_instruction_is_never_the_answer(level):
+    """It would be paid without a look at the files."""
+    for kind in ("largest", "release"):
+        for task in Terminal(kinds=(kind,), level=level).tasks("test")[:60]:
+            job = job_of(task)
+            example = job.instruction.partition("as in: ")[2].split()[0].removesuffix(".")
+            link = {"current": Entry("link", example.encode())}
+            assert not job.check(tree_of(job.files | {"largest.txt": Entry.file(f"{example}\n")} | link)), task

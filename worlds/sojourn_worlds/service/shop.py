@@ -60,6 +60,14 @@ def draw_address(rng: random.Random) -> str:
     return f"{rng.randint(1, 99)} {rng.choice(STREETS)} Street"
 
 
+def _other_address(rng: random.Random, address: str) -> str:
+    """Draws another address. What is drawn again takes no number of `rng`, so that all else that it draws stays."""
+    other, again = draw_address(rng), random.Random(address)
+    while other == address:
+        other = draw_address(again)
+    return other
+
+
 def _draw_order(rng: random.Random, user: str, database: Database, products: list[str]) -> dict[str, Any]:
     chosen = [rng.choice([item for item in database["items"] if item.startswith(f"{p}-")]) for p in products]
     status = rng.choice(STATUSES)
@@ -249,6 +257,6 @@ def _wishes(rng: random.Random, database: Database, user: str) -> list[Wish]:
             others = [i for i in database["items"] if i.startswith(f"{product}-") and i != item]
             wishes += [Wish("exchange", order, item, other) for other in others]
             wishes.append(Wish("cancel", order, item, rng.choice(("no longer needed", "ordered by mistake"))))
-            wishes.append(Wish("address", order, item, draw_address(rng)))
+            wishes.append(Wish("address", order, item, _other_address(rng, facts["address"])))
             wishes += [Wish(kind, order, item) for kind in ("return", "total", "status", "repair")]
     return wishes

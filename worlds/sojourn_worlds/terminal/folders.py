@@ -188,7 +188,7 @@ def largest(rng: random.Random, level: int) -> Job:
     ordered = sorted(names, key=lambda name: -sizes[name])[:count]
     what = "path of the largest file" if count == 1 else f"paths of the {count} largest files, largest first,"
     return Job(
-        f"Write the {what} below data to largest.txt, as in: {names[0]}.",
+        f"Write the {what} below data to largest.txt, as in: data/name.bin.",
         {name: Entry.file("x" * sizes[name]) for name in names},
         (f"find data -type f -printf '%s %p\\n' | sort -rn | head -n {count} | cut -d' ' -f2- > largest.txt",),
         lines_are("largest.txt", ordered),
@@ -237,7 +237,7 @@ def release(rng: random.Random, level: int) -> Job:
         files["current"] = Entry("link", f"releases/{names[0] if names[0] != newest else names[1]}".encode())
     return Job(
         "releases has a folder for each version. Make current a symbolic link to the one of the highest version, as "
-        f"in: releases/{names[0]} (1.10 is higher than 1.9).",
+        "in: releases/0.1.0 (1.10 is higher than 1.9).",
         files,
         ('ln -sfn "releases/$(ls releases | sort -V | tail -n 1)" current',),
         lambda tree: (tree.link("current") or "").rstrip("/") in (f"releases/{newest}", f"/task/releases/{newest}"),
