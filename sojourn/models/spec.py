@@ -15,7 +15,9 @@ REVISION = Text(r"|[A-Za-z0-9][\w./-]{0,199}", "a commit hash, tag or branch of 
 
 @dataclass(frozen=True, kw_only=True)
 class Lora:
-    """Low-rank adapters on every linear layer of the decoder (Hu et al. 2021, arXiv:2106.09685)."""
+    """Low-rank adapters on every linear layer of the decoder (Hu et al. 2021, arXiv:2106.09685). Experts whose weights
+    are fused into one tensor are no such layers and stay as they are; Mixtral, where they are most of the model, is
+    refused."""
 
     rank: Annotated[int, Range(1)] = 16
     alpha: Annotated[float, Range(above=0)] = 32.0

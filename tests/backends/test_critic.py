@@ -210,6 +210,13 @@ def test_a_critic_that_reads_other_tokens_is_refused():
         Torch(device="cpu").open(Model(name=NAME), Auto(), 0, critic=Config(model="smollm2"))
 
 
+def test_a_critic_without_a_tokenizer_is_refused(tmp_path):
+    with loading.quiet():
+        loading.load(NAME, "fp32", 0).model.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=r"^critic.model = .* has no tokenizer: expected that of 'tiny"):
+        Torch(device="cpu").open(Model(name=NAME), Auto(), 0, critic=Config(model=str(tmp_path)))
+
+
 async def test_the_backend_names_the_columns_of_its_passes_and_others_are_refused():
     assert Torch.pass_columns == COLUMNS.keys() | OF_DISTRIBUTIONS
     with pytest.raises(ValueError, match="no column 'third_token': expected some of top_token, top_logprob"):

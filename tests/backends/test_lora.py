@@ -1,14 +1,17 @@
 """Adapters: only they are trained, and what samplers are given is the model with them added in."""
 
+import pytest
 import torch
 from made import batch as made_batch
 from numpy.random import default_rng
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from sojourn.backends.torch.models import loading
 from sojourn.backends.torch.models.lora import adapted as with_adapters
 from sojourn.backends.torch.models.lora import merged
 from sojourn.backends.torch.trainer.model_passes import ModelPasses
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
+from sojourn.errors import ModelError
 from sojourn.losses.nll import NLL
 from sojourn.models.spec import Lora
 from sojourn.optim import Optim
@@ -45,3 +48,23 @@ async def test_the_merged_weights_score_like_the_adapted_model():
     torch.testing.assert_close(
         torch.from_numpy((await whole.forward(batch)).logprobs), torch.from_numpy(after), atol=1e-4, rtol=1e-4
     )
+
+
+def experts(kind: str, **more):
+    sizes = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "pad_token_id": 0}
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes, **heads, **more))
+
+
+@pytest.mark.filterwarnings("ignore:The following .*_pattern keys")  # of peft, about Mixtral
+def test_adapters_of_what_is_no_linear_layer_are_refused():
+    with pytest.raises(ModelError, match=r"^model.lora: peft adapts '.*' of a model of the kind 'mixtral'"):
+        with_adapters(experts("mixtral", num_local_experts=4), Lora(), torch.float32)
+
+
+def test_fused_experts_have_no_adapters_and_the_rest_has():
+    sizes = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    model = with_adapters(experts("qwen2_moe", shared_expert_intermediate_size=16, **sizes), Lora(), torch.float32)
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert any("q_proj" in name for name in trained)
+    assert not any(".experts." in name for name in trained)

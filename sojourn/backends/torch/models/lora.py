@@ -11,16 +11,26 @@ from torch.distributed.tensor import DTensor
 
 from sojourn.backends.torch.models import deferred
 from sojourn.backends.torch.trainer.decoder import base_of
+from sojourn.errors import ModelError
 
 
 def adapted(model: Any, lora: Any, dtype: Any) -> Any:
-    """Adds low-rank adapters in fp32 to a model, whose own weights are frozen and converted to `dtype`."""
+    """Adds low-rank adapters in fp32 to a model, whose own weights are frozen and converted to `dtype`. Raises
+    `ModelError` where peft would adapt what is no linear layer."""
     from peft import LoraConfig, get_peft_model
+    from peft.tuners.lora import Linear as LoraLinear
+    from peft.tuners.lora import LoraLayer
 
     config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules="all-linear", bias="none")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # about how peft uses transformers, which is out of our hands
         adapted = get_peft_model(deferred.move(model, dtype=dtype), config)
+    layers = ((name, one) for name, one in base_of(adapted).named_modules() if isinstance(one, LoraLayer))
+    if odd := next((name for name, one in layers if not isinstance(one, LoraLinear)), ""):
+        raise ModelError(
+            f"model.lora: peft adapts '{odd}' of a model of the kind '{base_of(adapted).config.model_type}', which is "
+            "no linear layer, and samplers take adapters of linear layers alone: leave lora out, or use another model"
+        )
     for parameter in adapted.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.to(torch.float32)

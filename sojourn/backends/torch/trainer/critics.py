@@ -20,10 +20,15 @@ def load(
     if not critic.model:
         return None
     loaded = loading.load(critic.model, "fp32", seed, critic.revision, defer=defer)
+    if loaded.tokenizer is None:
+        raise ModelError(
+            f"critic.model = '{critic.model}' has no tokenizer: expected that of '{policy.name}', whose tokens it "
+            "would read: put its tokenizer.json beside the weights"
+        )
     if loaded.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
         raise ModelError(
-            f"critic.model = '{critic.model}': its tokenizer is not that of '{policy.name}', whose tokens it would "
-            "read: use a model of the same family"
+            f"critic.model = '{critic.model}': its tokenizer is not that of '{policy.name}', whose tokens it "
+            "would read: use a model of the same family"
         )
     if loaded.max_context < min(max_context, policy.max_context):
         raise ModelError(
