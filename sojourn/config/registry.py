@@ -68,7 +68,8 @@ def is_plain(cls: Any) -> bool:
 def _lacks_reward(cls: Any) -> bool:
     """Returns whether something is a class that can only be meant as a plain class without its `reward`, of which its
     family says so."""
-    return isinstance(cls, type) and not (dataclasses.is_dataclass(cls) or hasattr(cls, "make"))
+    is_family = dataclasses.is_dataclass(cls) or all(_has(cls, member) for member in MEMBERS["env"])
+    return isinstance(cls, type) and not is_family
 
 
 def _family_of_plain_class(cls: Any, fields: Mapping[str, Any], where: str) -> Built:

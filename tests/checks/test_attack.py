@@ -230,7 +230,7 @@ class Single(World):
 
 
 async def test_a_world_without_tasks_is_refused_in_one_sentence():
-    with pytest.raises(ConfigError, match="no honest play takes an action, so there is nothing to attack"):
+    with pytest.raises(ConfigError, match="the split 'train' of the world has no tasks"):
         await attack_env(Empty())
 
 
