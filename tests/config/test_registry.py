@@ -15,15 +15,15 @@ from sojourn.errors import ConfigError
 from sojourn.train.recipe import Recipe
 
 POSITIVE, COUNT = "a whole number of at least 1", "a whole number of at least 0"
-ABOVE, LEAST = "a number above 0", "a number of at least 0"
+ABOVE, LEAST, WARM = "a number above 0", "a number of at least 0", "0, or a number of at least 0.01"
 UNIT, SHARE, BETA = f"{LEAST} and at most 1", f"{ABOVE} and at most 1", f"{LEAST} and below 1"
 OUTSIDE = [
     ("seed", -1, f"{COUNT} and below {2**63}"), ("seed", 2**63, "a whole number that 64 bits can hold"),
     ("model.lora.rank", 0, POSITIVE), ("model.lora.alpha", 0.0, ABOVE), ("model.name", "", "the name of a model"),
-    ("sampling.max_tokens", 0, POSITIVE), ("sampling.temperature", -0.5, "0, or a number of at least 0.01"), ("sampling.top_p", 0.0, SHARE),
+    ("sampling.max_tokens", 0, POSITIVE), ("sampling.temperature", -0.5, WARM), ("sampling.top_p", 0.0, SHARE),
     ("sampling.top_p", 1.5, SHARE), ("sampling.top_k", -1, COUNT), ("sampling.min_p", 1.5, UNIT),
     ("sampling.min_p", -0.5, UNIT),
-    ("evaluation.tasks", 0, POSITIVE), ("evaluation.samples", 0, POSITIVE), ("evaluation.temperature", -1.0, "0, or a number of at least 0.01"),
+    ("evaluation.tasks", 0, POSITIVE), ("evaluation.samples", 0, POSITIVE), ("evaluation.temperature", -1.0, WARM),
     ("evaluation.top_p", 0.0, SHARE), ("evaluation.every", -1, COUNT),
     ("record.checkpoint_every", -1, COUNT), ("record.keep", 0, POSITIVE), ("record.drift_groups", -1, COUNT),
     ("record.folder", "", "the path of a folder"),
