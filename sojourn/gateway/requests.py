@@ -40,8 +40,9 @@ class ChatRequest:
 
     `messages` begin with what the API calls system, developer or instructions. The sampling settings are None where the
     client sent none. `choices` are all replies that its response format allows, where these can be listed. `samples`
-    is how many replies it wants. `namespaces` maps the names of tools that its API keeps in a namespace to that;
-    the names begin with it. `unused` names the fields that were read and change nothing here, to be counted.
+    is how many replies it wants, and without `calls` they are texts alone. `namespaces` maps the names of tools that
+    its API keeps in a namespace to that; the names begin with it. `unused` names the fields that were read and change
+    nothing here, to be counted.
     `received` is None where nothing is to be kept of the request besides its messages.
     """
 
@@ -55,6 +56,7 @@ class ChatRequest:
     top_p: float | None = None
     seed: int | None = None
     samples: int = 1
+    calls: bool = True
     logprobs: bool = False
     stream: bool = False
     usage_in_stream: bool = False
@@ -66,7 +68,7 @@ class ChatRequest:
 @dataclass(frozen=True, kw_only=True)
 class Reply:
     """Holds one reply of the model: the turn that was recorded, and the message that the client is told, whose calls
-    have ids. `pieces` are the texts of the sampled tokens."""
+    have ids. `pieces` are the bytes of the sampled tokens, of which `thought_tokens` are those of the thought."""
 
     number: int  # of the turn in its session
     turn: Turn
@@ -75,7 +77,8 @@ class Reply:
     prompt_tokens: int
     cached_tokens: int = 0
     stop_string: str = ""
-    pieces: tuple[str, ...] = ()
+    pieces: tuple[bytes, ...] = ()
+    thought_tokens: int = 0
 
     @property
     def sample(self) -> Sample:
