@@ -24,8 +24,8 @@ from sojourn.gateway.writing import arguments_text, frame, openai_error, token_l
 from sojourn.types import Message, Role, ToolCall
 
 USED = frozenset({
-    "model", "messages", "tools", "max_tokens", "max_completion_tokens", "stop", "temperature", "top_p", "seed", "n",
-    "logprobs", "stream", "stream_options", "response_format", "tool_choice",
+    "model", "messages", "tools", "max_tokens", "max_completion_tokens", "stop", "temperature", "top_p", "top_k",
+    "seed", "n", "logprobs", "stream", "stream_options", "response_format", "tool_choice",
 })  # fmt: skip
 THOUGHTS = ("reasoning_content", "reasoning")  # fields in which servers and clients write a thought
 FINISH = {"stop": "stop", "stop_string": "stop", "length": "length", "calls": "tool_calls"}
@@ -53,6 +53,7 @@ class ChatCompletions:
             choices=listed,
             temperature=whole.get("temperature").number(0, 2),
             top_p=whole.get("top_p").number(0, 1),
+            top_k=whole.get("top_k").integer(-1),
             seed=whole.get("seed").integer(-(2**63)),
             samples=whole.get("n").integer(1, MOST_SAMPLES) or 1,
             calls=body.get("tool_choice") != "none",

@@ -25,8 +25,8 @@ from sojourn.gateway.writing import BlockStream, arguments_text, frame, has_text
 from sojourn.types import Message, Role, Tool, ToolCall
 
 USED = frozenset({
-    "model", "messages", "system", "tools", "max_tokens", "stop_sequences", "temperature", "top_p", "stream",
-    "output_config", "tool_choice",
+    "model", "messages", "system", "tools", "max_tokens", "stop_sequences", "temperature", "top_p", "top_k",
+    "stream", "output_config", "tool_choice",
 })  # fmt: skip
 NO_CALL = {"type": "none"}  # as the choice of a tool
 BILLING = "x-anthropic-billing-header:"  # begins a block that Claude Code changes between versions, not for the model
@@ -54,6 +54,7 @@ class Messages:
             choices=listed,
             temperature=whole.get("temperature").number(0, 1),
             top_p=whole.get("top_p").number(0, 1),
+            top_k=whole.get("top_k").integer(0),
             calls=body.get("tool_choice") != NO_CALL,
             stream=whole.get("stream").flag(),
             model=whole.get("model").text_or(""),

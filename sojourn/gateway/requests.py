@@ -13,6 +13,7 @@ Finish = Literal["stop", "length", "calls", "stop_string"]
 Kind = Literal["thought", "text"]
 
 
+FORMATS = frozenset({"response_format", "text.format", "output_config.format"})  # fields, by the APIs
 LONGEST = 1000  # characters of an error
 
 
@@ -54,6 +55,7 @@ class ChatRequest:
     choices: tuple[str, ...] = ()
     temperature: float | None = None
     top_p: float | None = None
+    top_k: int | None = None
     seed: int | None = None
     samples: int = 1
     calls: bool = True
@@ -63,6 +65,11 @@ class ChatRequest:
     model: str = ""
     unused: tuple[str, ...] = ()
     received: Received | None = None
+
+    @property
+    def unlisted(self) -> str:
+        """Returns the field that asks for a format whose replies cannot be listed; mostly empty."""
+        return next((name for name in self.unused if name in FORMATS), "")
 
 
 @dataclass(frozen=True, kw_only=True)

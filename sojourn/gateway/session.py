@@ -88,6 +88,11 @@ class Session:
         self.counts.update(f"unused_{name[:LONGEST_NAME]}" for name in request.unused if len(self.counts) < MOST_COUNTS)
         if self.closed:
             raise RequestError("this session is closed: its episode is over", status=404, code="no_session")
+        if request.unlisted and self.sampling == "client":
+            raise RequestError(
+                f"{request.unlisted} asks for a format whose replies cannot be listed, and no other is kept here: "
+                "expected a JSON Schema with const, enum or boolean, or no format", param=request.unlisted,
+            )  # fmt: skip
         self._require_turns(request.samples)
         place = self._place(request)
         prompt, new = self._prompt(place)
@@ -248,7 +253,9 @@ class Session:
         if self.sampling == "recipe":
             return params
         temperature = given.temperature if request.temperature is None else request.temperature
-        return replace(params, temperature=temperature, top_p=given.top_p if request.top_p is None else request.top_p)
+        top_p = given.top_p if request.top_p is None else request.top_p
+        top_k = given.top_k if request.top_k is None else max(request.top_k, 0)  # -1, too, says all
+        return replace(params, temperature=temperature, top_p=top_p, top_k=top_k)
 
     def _chosen(self, choices: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         try:
