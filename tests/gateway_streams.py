@@ -192,10 +192,14 @@ def _one(key: str, **more: Any) -> Callable[[str], Mapping[str, Any]]:
     return lambda text: {"model": "m", key: [{"role": "user", "content": text}], **more}
 
 
-CHAT = Api("/s/key/v1/chat/completions", _one("messages"), _chat_told,
+CHAT = Api("/s/key/v1/chat/completions",
+           _one("messages", tools=[{"type": "function", "function": {"name": "look"}}]), _chat_told,
            lambda body: _chat_parts([body["choices"][0]["message"]]))  # fmt: skip
-MESSAGES = Api("/s/key/v1/messages", _one("messages", max_tokens=500), _messages_told, _messages_whole)
-RESPONSES = Api("/s/key/v1/responses", _one("input"), _responses_told, _responses_whole)
+MESSAGES = Api("/s/key/v1/messages",
+               _one("messages", max_tokens=500, tools=[{"name": "look", "input_schema": {"type": "object"}}]),
+               _messages_told, _messages_whole)  # fmt: skip
+RESPONSES = Api("/s/key/v1/responses", _one("input", tools=[{"type": "function", "name": "look"}]), _responses_told,
+                _responses_whole)  # fmt: skip
 APIS = {"chat": CHAT, "messages": MESSAGES, "responses": RESPONSES}
 
 

@@ -35,7 +35,7 @@ def reply(message: Message, finish: Finish | None = None, stop_string: str = "")
         prompt_tokens=20,
         cached_tokens=8,
         stop_string=stop_string,
-        pieces=("a", "é", "<end>"),
+        pieces=(b"a", "é".encode(), b"<end>"),
     )
 
 

@@ -24,8 +24,8 @@ from sojourn.gateway.writing import arguments_text, frame, openai_error, token_l
 from sojourn.types import Message, Role, ToolCall
 
 USED = frozenset({
-    "model", "messages", "tools", "max_tokens", "max_completion_tokens", "stop", "temperature", "top_p", "seed", "n",
-    "logprobs", "stream", "stream_options", "response_format",
+    "model", "messages", "tools", "max_tokens", "max_completion_tokens", "stop", "temperature", "top_p", "top_k",
+    "seed", "n", "logprobs", "stream", "stream_options", "response_format", "tool_choice",
 })  # fmt: skip
 THOUGHTS = ("reasoning_content", "reasoning")  # fields in which servers and clients write a thought
 FINISH = {"stop": "stop", "stop_string": "stop", "length": "length", "calls": "tool_calls"}
@@ -40,7 +40,11 @@ class ChatCompletions:
         limit = whole.get("max_completion_tokens")
         limit = whole.get("max_tokens") if limit.value is None else limit
         listed = _listed(whole.get("response_format"))
+        for older in ("functions", "function_call"):
+            if body.get(older):
+                raise whole.get(older).refused("tools in its place, as the older form of calls is not read")
         extra = unused(body, USED) + (("response_format",) if not listed and _formatted(body) else ())
+        extra += () if body.get("tool_choice") in (None, "none") else ("tool_choice",)
         return ChatRequest(
             messages=tuple(_message(item) for item in whole.get("messages").items()),
             tools=tuple(read_tool(item.get("function"), "parameters") for item in whole.get("tools").items()),
@@ -49,8 +53,10 @@ class ChatCompletions:
             choices=listed,
             temperature=whole.get("temperature").temperature(2),
             top_p=whole.get("top_p").number(0, 1),
+            top_k=whole.get("top_k").integer(-1),
             seed=whole.get("seed").integer(-(2**63)),
             samples=whole.get("n").integer(1, MOST_SAMPLES) or 1,
+            calls=body.get("tool_choice") != "none",
             logprobs=whole.get("logprobs").flag(),
             stream=whole.get("stream").flag(),
             usage_in_stream=bool(body.get("stream_options"))
@@ -125,8 +131,13 @@ class _Stream:
 
 
 def _message(item: Field) -> Message:
-    role, text = read_role(item), read_text(item.get("content"))
+    role, content = read_role(item), item.get("content")
+    if role is Role.USER and content.value is None:
+        raise content.refused("a text, or a list of parts")
+    text = read_text(content)
     if role is Role.ASSISTANT:
+        if item.get("function_call").value is not None:
+            raise item.get("function_call").refused("tool_calls in its place, as the older form of calls is not read")
         thought = next((one.text() for one in map(item.get, THOUGHTS) if one.value), "")
         return said(text, thought, [_call(call) for call in item.get("tool_calls").items()])
     answers = None
@@ -183,4 +194,5 @@ def _usage(replies: Sequence[Reply]) -> dict[str, Any]:
         "completion_tokens": sampled,
         "total_tokens": prompt + sampled,
         "prompt_tokens_details": {"cached_tokens": replies[0].cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": sum(reply.thought_tokens for reply in replies)},
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from sojourn.gateway.bodies import Limits, json_object, read_body, require_local_origin
 from sojourn.gateway.hosts import LOCAL
 from sojourn.gateway.requests import Api, RequestError
-from sojourn.gateway.server import CHAT, answering
+from sojourn.gateway.server import CHAT, answering, required_token
 from sojourn.gateway.service import Service
 from sojourn.gateway.session import Session
 from sojourn.gateway.world_port import WorldPort
@@ -108,9 +107,7 @@ class Desk:
         """Gives an episode to whoever asks, and waits for one for at most `wait_s`; the answer is empty (204) where
         there is none."""
         require_local_origin(request)
-        given = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
-        if self.place.token and not hmac.compare_digest(given.encode(), self.place.token.encode()):
-            raise RequestError("this server wants its token as the API key", status=401, code="invalid_api_key")
+        required_token(request, self.place.token)
         body = await _body(request, self.limits, ("wait_s",))
         wait = body.get("wait_s", WAIT_S)
         if not _is_number(wait) or not 0 <= wait <= MOST_WAIT_S:

@@ -25,9 +25,10 @@ from sojourn.gateway.writing import BlockStream, arguments_text, frame, has_text
 from sojourn.types import Message, Role, Tool, ToolCall
 
 USED = frozenset({
-    "model", "messages", "system", "tools", "max_tokens", "stop_sequences", "temperature", "top_p", "stream",
-    "output_config",
+    "model", "messages", "system", "tools", "max_tokens", "stop_sequences", "temperature", "top_p", "top_k",
+    "stream", "output_config", "tool_choice",
 })  # fmt: skip
+NO_CALL = {"type": "none"}  # as the choice of a tool
 BILLING = "x-anthropic-billing-header:"  # begins a block that Claude Code changes between versions, not for the model
 FINISH = {"stop": "end_turn", "stop_string": "stop_sequence", "length": "max_tokens", "calls": "tool_use"}
 ERRORS = {
@@ -44,6 +45,7 @@ class Messages:
         whole = Field(body)
         tools = whole.get("tools").items()
         listed, extra = _format(whole.get("output_config"))
+        extra += () if body.get("tool_choice") in (None, NO_CALL) else ("tool_choice",)
         return ChatRequest(
             messages=(*_system(whole.get("system")), *_messages(whole.get("messages"))),
             tools=tuple(_tool(tool) for tool in tools if not _of_server(tool)),
@@ -52,6 +54,8 @@ class Messages:
             choices=listed,
             temperature=whole.get("temperature").temperature(1),
             top_p=whole.get("top_p").number(0, 1),
+            top_k=whole.get("top_k").integer(0),
+            calls=body.get("tool_choice") != NO_CALL,
             stream=whole.get("stream").flag(),
             model=whole.get("model").text_or(""),
             unused=(*unused(body, USED), *extra, *sorted({f"tools.{kind}" for kind in map(_of_server, tools) if kind})),

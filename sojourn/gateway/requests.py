@@ -13,6 +13,7 @@ Finish = Literal["stop", "length", "calls", "stop_string"]
 Kind = Literal["thought", "text"]
 
 
+FORMATS = frozenset({"response_format", "text.format", "output_config.format"})  # fields, by the APIs
 LONGEST = 1000  # characters of an error
 
 
@@ -40,8 +41,9 @@ class ChatRequest:
 
     `messages` begin with what the API calls system, developer or instructions. The sampling settings are None where the
     client sent none. `choices` are all replies that its response format allows, where these can be listed. `samples`
-    is how many replies it wants. `namespaces` maps the names of tools that its API keeps in a namespace to that;
-    the names begin with it. `unused` names the fields that were read and change nothing here, to be counted.
+    is how many replies it wants, and without `calls` they are texts alone. `namespaces` maps the names of tools that
+    its API keeps in a namespace to that; the names begin with it. `unused` names the fields that were read and change
+    nothing here, to be counted.
     `received` is None where nothing is to be kept of the request besides its messages.
     """
 
@@ -53,8 +55,10 @@ class ChatRequest:
     choices: tuple[str, ...] = ()
     temperature: float | None = None
     top_p: float | None = None
+    top_k: int | None = None
     seed: int | None = None
     samples: int = 1
+    calls: bool = True
     logprobs: bool = False
     stream: bool = False
     usage_in_stream: bool = False
@@ -62,11 +66,16 @@ class ChatRequest:
     unused: tuple[str, ...] = ()
     received: Received | None = None
 
+    @property
+    def unlisted(self) -> str:
+        """Returns the field that asks for a format whose replies cannot be listed; mostly empty."""
+        return next((name for name in self.unused if name in FORMATS), "")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
     """Holds one reply of the model: the turn that was recorded, and the message that the client is told, whose calls
-    have ids. `pieces` are the texts of the sampled tokens."""
+    have ids. `pieces` are the bytes of the sampled tokens, of which `thought_tokens` are those of the thought."""
 
     number: int  # of the turn in its session
     turn: Turn
@@ -75,7 +84,8 @@ class Reply:
     prompt_tokens: int
     cached_tokens: int = 0
     stop_string: str = ""
-    pieces: tuple[str, ...] = ()
+    pieces: tuple[bytes, ...] = ()
+    thought_tokens: int = 0
 
     @property
     def sample(self) -> Sample:

@@ -15,7 +15,7 @@ from sojourn.types import Message, Role, Tool, ToolCall
 
 USED = frozenset({
     "model", "instructions", "input", "tools", "max_output_tokens", "temperature", "top_p", "stream", "text", "include",
-    "store",
+    "store", "tool_choice",
 })  # fmt: skip
 STORED = ("previous_response_id", "conversation", "prompt")  # fields that stand for what the server would have kept
 LOGPROBS = "message.output_text.logprobs"
@@ -37,6 +37,7 @@ class Responses:
                 )
         tools = tuple(_tools(whole.get("tools")))
         listed, extra = _format(whole.get("text"))
+        extra += () if body.get("tool_choice") in (None, "none") else ("tool_choice",)
         return ChatRequest(
             messages=(*_instructions(whole.get("instructions")), *_messages(whole.get("input"))),
             tools=tuple(tool.tool for tool in tools if tool.tool),
@@ -45,6 +46,7 @@ class Responses:
             choices=listed,
             temperature=whole.get("temperature").temperature(2),
             top_p=whole.get("top_p").number(0, 1),
+            calls=body.get("tool_choice") != "none",
             logprobs=LOGPROBS in [item.text() for item in whole.get("include").items()],
             stream=whole.get("stream").flag(),
             model=whole.get("model").text_or(""),
@@ -244,7 +246,7 @@ def _usage(reply: Reply) -> dict[str, Any]:
         "input_tokens": reply.prompt_tokens,
         "input_tokens_details": {"cached_tokens": reply.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": sampled,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": reply.thought_tokens},
         "total_tokens": reply.prompt_tokens + sampled,
     }
 

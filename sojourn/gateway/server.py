@@ -98,15 +98,8 @@ class Gateway:
         return key
 
     def require_token(self, request: Request) -> str:
-        """Returns the API key of a request; raises `RequestError` where it is not the server's token. A client may send
-        two keys, one of which is another service's."""
-        bearer = BEARER.sub("", request.headers.get("authorization", ""))
-        given = [key for key in (request.headers.get("x-api-key"), bearer) if key] or [""]
-        if not self.token:
-            return given[0]
-        if not any(hmac.compare_digest(key.encode(), self.token.encode()) for key in given):
-            raise RequestError("this server wants its token as the API key", status=401, code="invalid_api_key")
-        return self.token
+        """Returns the API key of a request; raises `RequestError` where it is not the server's token."""
+        return required_token(request, self.token)
 
     async def _models(self, api: Api, request: Request) -> Response:
         self.session_of(request)
@@ -162,6 +155,18 @@ class Gateway:
             yield
         finally:
             self._reading -= 1
+
+
+def required_token(request: Request, token: str) -> str:
+    """Returns the API key of a request; raises `RequestError` where it is not the token that a server asks for (empty:
+    none). A client may send two keys, one of which is another service's."""
+    bearer = BEARER.sub("", request.headers.get("authorization", ""))
+    given = [key for key in (request.headers.get("x-api-key"), bearer) if key] or [""]
+    if not token:
+        return given[0]
+    if not any(hmac.compare_digest(key.encode(), token.encode()) for key in given):
+        raise RequestError("this server wants its token as the API key", status=401, code="invalid_api_key")
+    return token
 
 
 class EventStream(StreamingResponse):

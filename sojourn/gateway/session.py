@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import accumulate
 from typing import Literal
 
 from sojourn.abilities import Tell, sample_telling
@@ -20,6 +21,7 @@ from sojourn.gateway.exchange import Exchanges
 from sojourn.gateway.placement import Cause, Difference, Place, Placement, Recorded
 from sojourn.gateway.requests import ChatRequest, Finish, Reply, RequestError
 from sojourn.protocols import AgentContext
+from sojourn.render import pieces
 from sojourn.render.choices import tokens_of
 from sojourn.render.partial import PartialReader, PartialReply, ReadsPartialReplies
 from sojourn.render.text import HasCodec
@@ -86,6 +88,11 @@ class Session:
         self.counts.update(f"unused_{name[:LONGEST_NAME]}" for name in request.unused if len(self.counts) < MOST_COUNTS)
         if self.closed:
             raise RequestError("this session is closed: its episode is over", status=404, code="no_session")
+        if request.unlisted and self.sampling == "client":
+            raise RequestError(
+                f"{request.unlisted} asks for a format whose replies cannot be listed, and no other is kept here: "
+                "expected a JSON Schema with const, enum or boolean, or no format", param=request.unlisted,
+            )  # fmt: skip
         self._require_turns(request.samples)
         place = self._place(request)
         prompt, new = self._prompt(place)
@@ -246,7 +253,9 @@ class Session:
         if self.sampling == "recipe":
             return params
         temperature = given.temperature if request.temperature is None else request.temperature
-        return replace(params, temperature=temperature, top_p=given.top_p if request.top_p is None else request.top_p)
+        top_p = given.top_p if request.top_p is None else request.top_p
+        top_k = given.top_k if request.top_k is None else max(request.top_k, 0)  # -1, too, says all
+        return replace(params, temperature=temperature, top_p=top_p, top_k=top_k)
 
     def _chosen(self, choices: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         try:
@@ -286,10 +295,11 @@ class Session:
         self.placement.add(Recorded(number, (*messages, self.read_back(told)), place.tools, place.parent))
         known = len(prompt.tokens) - len(new.tokens)
         finish = _finish(sample, told, stop_string)
+        written = self._pieces(sample.tokens) if request.logprobs or told.thought else ()
         reply = Reply(
             number=number, turn=turn, message=told, finish=finish, prompt_tokens=len(prompt.tokens),
             cached_tokens=known, stop_string=stop_string,
-            pieces=self._pieces(sample.tokens) if request.logprobs else (),
+            pieces=written if request.logprobs else (), thought_tokens=_thought_tokens(written, told.thought),
         )  # fmt: skip
         self.observe(reply)
         return reply
@@ -308,12 +318,14 @@ class Session:
 
     def _told(self, sample: Sample, request: ChatRequest, number: int) -> tuple[Message | None, Message, str]:
         """Returns the message that was sampled (None where it cannot be read), and what the client is told, with the
-        stop string that ended it. A reply that cannot be read is told as the thought and the text that it is."""
+        stop string that ended it. A reply that cannot be read is told as the thought and the text that it is, and so is
+        one with calls where the request has no tools, or wants none called."""
         try:
             message = self.context.renderer.parse(sample.tokens.tolist())
         except ActionError:
             message = None
-        told = message or self._unreadable(sample.tokens)
+        calling = request.calls and bool(request.tools)
+        told = message if message and (calling or not message.calls) else self._as_text(sample.tokens)
         stops = [*self.context.params.stop_strings, *request.stop] if sample.stop is Stop.END else []
         at, stop = min(((told.text.find(text), text) for text in stops if text in told.text), default=(-1, ""))
         if stop:
@@ -324,8 +336,8 @@ class Session:
         )
         return message, replace(told, calls=calls), stop
 
-    def _unreadable(self, tokens: IntArray) -> Message:
-        """Returns a reply that the renderer refuses: what was to be a call is text."""
+    def _as_text(self, tokens: IntArray) -> Message:
+        """Returns a reply in which what was to be a call is text."""
         renderer = self.context.renderer
         kept = tokens[:-1] if len(tokens) and int(tokens[-1]) in renderer.stops else tokens
         told = PartialReply("", renderer.codec.decode(kept) if isinstance(renderer, HasCodec) else "")
@@ -333,9 +345,18 @@ class Session:
             told = renderer.parse_partial(told.text, ended=True)
         return Message(Role.ASSISTANT, told.text, told.thought)
 
-    def _pieces(self, tokens: IntArray) -> tuple[str, ...]:
+    def _pieces(self, tokens: IntArray) -> tuple[bytes, ...]:
         renderer = self.context.renderer
-        return tuple(renderer.codec.decode([int(one)]) if isinstance(renderer, HasCodec) else "" for one in tokens)
+        return pieces.bytes_of(renderer.codec, tokens) if isinstance(renderer, HasCodec) else (b"",) * len(tokens)
+
+
+def _thought_tokens(written: Sequence[bytes], thought: str) -> int:
+    """Returns how many tokens of a reply hold a part of its thought."""
+    begin = b"".join(written).find(thought.encode()) if thought else -1
+    if begin < 0:
+        return 0
+    ends, end = list(accumulate(map(len, written))), begin + len(thought.encode())
+    return sum(at > begin and at - len(piece) < end for piece, at in zip(written, ends, strict=True))
 
 
 def _context_notes(cause: Cause | None, place: Place) -> dict[str, str]:

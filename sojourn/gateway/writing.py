@@ -26,7 +26,7 @@ def token_logprobs(reply: Reply) -> list[dict[str, Any]]:
     """Returns the logprobs of all sampled tokens, as both APIs of OpenAI write them."""
     pairs = zip(reply.pieces, reply.sample.logprobs.tolist(), strict=True)
     return [
-        {"token": piece, "logprob": logprob, "bytes": list(piece.encode()), "top_logprobs": []}
+        {"token": piece.decode(errors="replace"), "logprob": logprob, "bytes": list(piece), "top_logprobs": []}
         for piece, logprob in pairs
     ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -20,20 +20,27 @@ def vocabulary(codec: Codec) -> Vocabulary:
 
     With other decoders, a token's bytes are those of the text that it decodes to by itself.
     """
-    tokenizer = codec.tokenizer
-    kinds = decoder_kinds(tokenizer)
-    if "ByteLevel" in kinds:
-        read: Callable[[str], bytes] = _spelled
-    elif "ByteFallback" in kinds:
-        read = _fallback
-    else:
-        read = _decoded(tokenizer)
-    words: dict[str, int] = tokenizer.get_vocab()
-    added = tokenizer.get_added_vocab()
+    read, added = _reader(codec.tokenizer), codec.tokenizer.get_added_vocab()
+    words: dict[str, int] = codec.tokenizer.get_vocab()
     pieces: list[bytes | None] = [None] * (max(words.values(), default=-1) + 1)
     for text, number in words.items():
         pieces[number] = text.encode() if text in added else read(text)
     return Vocabulary(tuple(pieces), frozenset(codec.controls.values()))
+
+
+def bytes_of(codec: Codec, tokens: Iterable[int]) -> tuple[bytes, ...]:
+    """Returns the bytes of each of some tokens, as `vocabulary` has them; none for a number that is no token."""
+    read, added = _reader(codec.tokenizer), codec.tokenizer.get_added_vocab()
+    texts = codec.tokenizer.convert_ids_to_tokens([int(token) for token in tokens])
+    return tuple(b"" if text is None else text.encode() if text in added else read(text) for text in texts)
+
+
+def _reader(tokenizer: Any) -> Callable[[str], bytes]:
+    """Returns what makes bytes of the text by which a tokenizer names a token."""
+    kinds = decoder_kinds(tokenizer)
+    if "ByteLevel" in kinds:
+        return _spelled
+    return _fallback if "ByteFallback" in kinds else _decoded(tokenizer)
 
 
 def of(renderer: Renderer) -> Vocabulary | None:

@@ -8,11 +8,12 @@ from typing import Protocol, runtime_checkable
 from sojourn.ability import Ability
 from sojourn.backends.torch.sampler.engine_stats import EngineStats
 from sojourn.gateway.placement import Cause
-from sojourn.gateway.requests import Reply
+from sojourn.gateway.requests import ChatRequest, Reply
 from sojourn.serving import exposition
 from sojourn.serving.exposition import Histogram, Metric
 
 BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
+LONGEST_NAME, MOST_NAMES = 64, 1000  # of fields that clients send: they may send anything
 
 
 @runtime_checkable
@@ -45,8 +46,18 @@ class Measures:
     contexts: Metric = field(default_factory=lambda: Metric(
         "sojourn_contexts_total", "Replies that opened a context instead of extending one, by cause.", ("cause",),
     ))  # fmt: skip
+    unused: Metric = field(default_factory=lambda: Metric(
+        "sojourn_unused_fields_total", "Fields of requests that changed nothing, by API and name.", ("api", "field"),
+    ))  # fmt: skip
     sessions: Metric = field(default_factory=lambda: Metric(
         "sojourn_sessions_open", "Sessions that are remembered.", kind="gauge"))  # fmt: skip
+
+    def asked(self, api: str, request: ChatRequest) -> None:
+        """Counts the fields of a request that change nothing, by the beginnings of their names."""
+        for name in request.unused:
+            labels = (api, name[:LONGEST_NAME])
+            if labels in self.unused.values or len(self.unused.values) < MOST_NAMES:
+                self.unused.add(*labels)
 
     def reply(self, reply: Reply) -> None:
         """Counts a reply when it is recorded."""
@@ -59,7 +70,7 @@ class Measures:
     def text(self, sampler: object) -> str:
         """Returns all figures in Prometheus' text format, with those that the sampler has of itself."""
         own = [self.requests, self.running, self.seconds, self.first_token, self.prompt, self.sampled, self.contexts,
-               self.sessions]  # fmt: skip
+               self.unused, self.sessions]  # fmt: skip
         stats = sampler.stats() if isinstance(sampler, HasStats) else None
         return exposition.text([*own, *(_of_engine(stats) if stats is not None else ())])
 

@@ -90,13 +90,17 @@ class Watched:
 
 @dataclass(frozen=True)
 class MeasuredApi:
-    """Writes as another API does, and measures when the first piece of each streamed reply is written."""
+    """Reads and writes as the API at `path` does, counts what changes nothing of its requests, and measures when the
+    first piece of each streamed reply is written."""
 
+    path: str
     api: Api
     measures: Measures
 
     def read(self, body: Mapping[str, Any]) -> ChatRequest:
-        return self.api.read(body)
+        asked = self.api.read(body)
+        self.measures.asked(self.path, asked)
+        return asked
 
     def whole(self, request: ChatRequest, replies: Sequence[Reply]) -> Mapping[str, Any]:
         return self.api.whole(request, replies)
@@ -137,4 +141,4 @@ class _MeasuredStream:
 
 
 def measured_apis(measures: Measures) -> Mapping[str, Api]:
-    return {path: MeasuredApi(api, measures) for path, api in APIS.items()}
+    return {path: MeasuredApi(path, api, measures) for path, api in APIS.items()}

@@ -95,7 +95,7 @@ def test_settings_are_read_and_what_changes_nothing_is_named():
         text={"verbosity": "low", "format": {"type": "json_object"}}, tool_choice="auto", parallel_tool_calls=None,
     )  # fmt: skip
     assert (got.temperature, got.top_p, got.stream, got.logprobs) == (0.5, 0.9, True, True)
-    assert got.unused == ("reasoning", "tool_choice", "text.format", "text.verbosity")
+    assert got.unused == ("reasoning", "text.format", "text.verbosity", "tool_choice")
 
 
 def test_a_schema_that_lists_its_texts_gives_choices():

@@ -95,9 +95,9 @@ async def test_numbers_that_clients_write_anew_are_the_same_and_other_values_are
     sent = {"e": 1000, "c": [True, 0, {"d": 12345678901234567000}], "b": 1.0, "a": 9}
     told = said("", "", ToolCall("look", sampled))
     one, sampler = session(lambda prompt: told)
-    await one.reply(asked(user("Look.")))
+    await one.reply(asked(user("Look."), tools=[LOOK]))
     for arguments, parent in ((sent, 0), ({**sent, "b": True}, -1), ({**sent, "a": 9.5}, -1), ({**sent, "a": "9"}, -1)):
-        await one.reply(asked(user("Look."), said("", "", ToolCall("look", arguments)), user("?")))
+        await one.reply(asked(user("Look."), said("", "", ToolCall("look", arguments)), user("?"), tools=[LOOK]))
         assert one.turns[-1].parent == parent
     exact(one, sampler)
 

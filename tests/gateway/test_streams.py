@@ -271,7 +271,7 @@ async def test_a_real_engine_is_streamed_as_it_is_told_whole(name, thinking):
         told = []
         for stream in (True, False):
             found, _, engine = engine_gateway(seed, thinking=thinking)
-            client = Client(found.app(), api.path, {**api.asked("Hi"), "stream": stream})
+            client = Client(found.app(), api.path, {**api.asked("Hi"), "tools": [], "stream": stream})
             await client.task
             told.append(api.told(list(events(client.text))) if stream else api.whole(json.loads(client.text)))
             parts += len(client.parts) if stream else 0

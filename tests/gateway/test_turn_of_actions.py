@@ -3,7 +3,7 @@
 import pytest
 
 from sojourn.types import ToolCall
-from tests.gateway_sessions import asked, replies, said, session, user
+from tests.gateway_sessions import LOOK, asked, replies, said, session, user
 
 
 @pytest.mark.parametrize(
@@ -20,8 +20,8 @@ from tests.gateway_sessions import asked, replies, said, session, user
 async def test_an_action_in_text_is_of_the_turn_that_said_it(replied, since, turn):
     one, _ = session(replies(replied, since))
     assert one.placement.turn_of(said("go north")) == -1
-    await one.reply(asked(user("Go")))
-    await one.reply(asked(user("Name this")))
+    await one.reply(asked(user("Go"), tools=[LOOK]))
+    await one.reply(asked(user("Name this"), tools=[LOOK]))
     assert one.placement.turn_of(said("go north ")) == turn
     assert one.placement.turn_of(said("")) == 1
 
@@ -30,6 +30,6 @@ async def test_an_action_in_text_is_of_the_turn_that_said_it(replied, since, tur
 async def test_a_tool_whose_name_ends_alike_is_another(name):
     made = [ToolCall(one, {"at": "door"}) for one in (name, "overlook")]
     one, _ = session(replies(*(said("", "", call) for call in made)))
-    await one.reply(asked(user("Go")))
-    await one.reply(asked(user("And a tool of the client's own")))
+    await one.reply(asked(user("Go"), tools=[LOOK]))
+    await one.reply(asked(user("And a tool of the client's own"), tools=[LOOK]))
     assert one.placement.turn_of(said("", "", ToolCall("look", {"at": "door"}))) == 0
