@@ -24,6 +24,7 @@ from sojourn.curricula.weighted import (
 from sojourn.errors import ConfigError
 from sojourn.types import IntArray, Task
 
+
 @dataclass(frozen=True, kw_only=True)
 class OverBase:
     """Base of curricula that share the draws between groups of tasks: the split, the pool, the uniform fraction, and
