@@ -89,6 +89,15 @@ def proportion(outcomes: Sequence[bool] | Sequence[float], tasks: Sequence[Hasha
     return Estimate(rate, interval.low, interval.high, n)
 
 
+def difference(first: Estimate, other: Estimate) -> Estimate:
+    """Returns `other` minus `first`, two independent proportions, by their own intervals: the hybrid score interval of
+    Newcombe 1998 (Statistics in Medicine 17, p. 873, method 10), which has a width at 0 and 1, too."""
+    gained = other.mean - first.mean
+    low = gained - math.hypot(other.mean - other.low, first.high - first.mean)
+    high = gained + math.hypot(other.high - other.mean, first.mean - first.low)
+    return Estimate(gained, low, high, first.n + other.n)
+
+
 def pass_at_k(plays: int, successes: int, k: int) -> float:
     """Returns the chance that k plays, drawn without replacement, include a success (Chen et al. 2021, eq. 1)."""
     if not 1 <= k <= plays:
@@ -99,13 +108,13 @@ def pass_at_k(plays: int, successes: int, k: int) -> float:
 def pass_rate(by_task: Sequence[tuple[int, int]], k: int, *, resamples: int = 1000, seed: int = 0) -> Estimate:
     """Returns the mean pass@k over tasks of (plays, successes), with a percentile bootstrap over tasks.
 
-    Tasks with fewer than k plays are left out; `n` counts the others. Where all tasks agree on 0 or 1 the bootstrap
-    has no width, and Wilson's interval over the tasks is used instead.
+    Tasks with fewer than k plays are left out; `n` counts the others. Where all tasks agree, or there is only one, the
+    bootstrap has no width, and Wilson's interval over the tasks is used instead.
     """
     values = np.array([pass_at_k(plays, successes, k) for plays, successes in by_task if plays >= k])
     if not len(values):
         return NOTHING
-    if np.all(values == values[0]) and values[0] in (0.0, 1.0):
+    if np.all(values == values[0]):
         return wilson(float(values.sum()), len(values))
     draws = np.random.default_rng(seed).integers(len(values), size=(resamples, len(values)))
     low, high = np.quantile(values[draws].mean(axis=1), [0.025, 0.975])

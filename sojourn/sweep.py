@@ -9,7 +9,7 @@ import itertools
 import re
 import tomllib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,13 +46,13 @@ class PlannedRun(NamedTuple):
 
 
 class Point(NamedTuple):
-    """The success of a variant at one evaluation: the mean over its seeds with a 95% t interval; where only one seed
-    has come so far, that evaluation's own interval. `by_seed` has the success of each seed, and `ended` that of those
-    whose run is finished, where it was their last."""
+    """The success of a variant at one evaluation: the mean over its seeds with a 95% t interval, which is at least as
+    wide as that of all their plays together; where only one seed has come so far, that evaluation's own interval.
+    `by_seed` has the success of each seed, and `ended` that of those whose run is finished, where it was their last."""
 
     steps: int
     success: Estimate
-    by_seed: Mapping[int, float]
+    by_seed: Mapping[int, Estimate]
     ended: Mapping[int, Estimate] = {}
 
 
@@ -154,10 +154,20 @@ def end(points: Sequence[Point]) -> Point:
 
 
 def _point(steps: int, estimates: Mapping[int, Estimate]) -> Point:
-    by_seed = {seed: estimate.mean for seed, estimate in sorted(estimates.items())}
-    several = intervals.mean(list(by_seed.values()))
-    success = several._replace(low=max(0.0, several.low), high=min(1.0, several.high))
+    by_seed = dict(sorted(estimates.items()))
+    several, plays = intervals.mean([one.mean for one in by_seed.values()]), _of_all_plays(by_seed.values())
+    success = several._replace(low=max(0.0, min(several.low, plays.low)), high=min(1.0, max(several.high, plays.high)))
     return Point(steps, success if len(by_seed) > 1 else next(iter(estimates.values())), by_seed)
+
+
+def _of_all_plays(estimates: Collection[Estimate]) -> Estimate:
+    """Returns the mean success of several evaluations with the interval of so many independent plays.
+
+    Seeds that agree by chance, as those of small panels do, say nothing of how far other seeds would be: their t
+    interval is narrow, or has no width. But the plays of each are a sample, and whatever seeds differ by adds to the
+    variance that it has, p (1 - p) / n. So no interval over seeds is taken to be narrower than that of their plays.
+    """
+    return intervals.wilson(sum(one.mean * one.n for one in estimates), sum(one.n for one in estimates))
 
 
 def draw(results: Mapping[str, Sequence[Point]], out: Path, title: str, stages: Mapping[str, int]) -> None:
@@ -177,7 +187,7 @@ def draw(results: Mapping[str, Sequence[Point]], out: Path, title: str, stages: 
         low, high = [p.success.low for p in points], [p.success.high for p in points]
         axes.fill_between(x, low, high, color=colour, alpha=0.12, lw=0)
         for seed in sorted({seed for p in points for seed in p.by_seed}) if count > 1 else ():
-            own = [(p.steps, p.by_seed[seed]) for p in points if seed in p.by_seed]
+            own = [(p.steps, p.by_seed[seed].mean) for p in points if seed in p.by_seed]
             axes.plot(*zip(*own, strict=True), "-", lw=0.7, alpha=0.6, color=colour)
     for stage, start in stages.items():
         if start:
@@ -207,7 +217,7 @@ def table(results: Mapping[str, Sequence[Point]]) -> list[str]:
             lines.append(f"| {name} | 0 | | | | | | |")
             continue
         last, best = end(points), max(points, key=lambda point: point.success.mean)
-        each = " ".join(f"{100 * success:.0f}" for success in last.by_seed.values())
+        each = " ".join(f"{100 * one.mean:.0f}" for one in last.by_seed.values())
         compared = "" if first is None or name == first else difference(end(results[first]), last)
         fewest = min((point.steps for point in points if point.ended), default=last.steps)
         steps = f"{last.steps}" if fewest == last.steps else f"{fewest}–{last.steps}"
@@ -220,10 +230,14 @@ def table(results: Mapping[str, Sequence[Point]]) -> list[str]:
 
 def difference(first: Point, other: Point) -> str:
     """Says by how much another variant's success differs from the first's, in points: the mean over the seeds that both
-    have, each compared with itself, and its 95% t interval."""
+    have, each compared with itself, and its 95% t interval, which is at least as wide as that of all their plays: so
+    seeds that agree by chance, as those of small panels do, show nothing."""
     both = sorted(first.by_seed.keys() & other.by_seed.keys())
-    gained = intervals.mean([100 * (other.by_seed[seed] - first.by_seed[seed]) for seed in both])
     if len(both) < 2:
         return "needs two seeds of both"
-    verdict = "better" if gained.low > 0 else "worse" if gained.high < 0 else "not shown to differ"
-    return f"{gained.mean:+.0f} [{gained.low:+.0f}, {gained.high:+.0f}], {verdict}"
+    before, after = ([of.by_seed[seed] for seed in both] for of in (first, other))
+    gained = intervals.mean([b.mean - a.mean for a, b in zip(before, after, strict=True)])
+    plays = intervals.difference(_of_all_plays(before), _of_all_plays(after))
+    low, high = 100 * min(gained.low, plays.low), 100 * max(gained.high, plays.high)
+    verdict = "better" if low > 0 else "worse" if high < 0 else "not shown to differ"
+    return f"{100 * gained.mean:+.0f} [{low:+.0f}, {high:+.0f}], {verdict}"

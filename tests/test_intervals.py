@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from sojourn.intervals import NOTHING, Estimate, mean, pass_at_k, pass_rate, proportion, t_quantile, wilson
+from sojourn.intervals import NOTHING, Estimate, difference, mean, pass_at_k, pass_rate, proportion, t_quantile, wilson
 from sojourn.record.summary import Summary, _mean_reward, summarise
 from sojourn.terminal.evaluations import side_by_side
 from sojourn.types import Ending, Episode, Group, Message, Role, Sample, Score, Stop, Task, Trajectory, Turn, Versions
@@ -109,6 +109,24 @@ def test_intervals_cover(spread: float):
     assert held["mean"] >= 0.91 * 400
     if spread:
         assert held["naive"] < 0.9 * 400  # the interval that takes the plays for independent is too narrow
+
+
+def test_tasks_that_agree_have_an_interval_whatever_they_agree_on():
+    """A resample of equal values has no width, and a lone task says next to nothing."""
+    assert pass_rate([(4, 2)] * 8, 1)[:3] == pytest.approx(wilson(4, 8)[:3])
+    half, most = pass_rate([(4, 2)], 1), pass_rate([(4, 2)], 2)
+    assert (half.mean, half.n, half.high - half.low > 0.8) == (0.5, 1, True)
+    assert (most.mean, most.n, most.high - most.low > 0.7) == (pytest.approx(5 / 6), 1, True)
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "low", "high"),
+    [((48, 80), (56, 70), -0.3339, -0.0524), ((3, 10), (9, 10), -0.8090, -0.1705), ((0, 20), (10, 10), -1, -0.6791)],
+)
+def test_differences_against_newcombe(first: tuple[int, int], other: tuple[int, int], low: float, high: float):
+    """Newcombe 1998, Statistics in Medicine 17, p. 873, table II, method 10."""
+    found = difference(wilson(*other), wilson(*first))
+    assert (found.low, found.high) == pytest.approx((low, high), abs=5e-5)
 
 
 def test_pass_at_k_is_the_share_of_draws_with_a_success():

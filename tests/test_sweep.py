@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import trained_run
 from spawned import fork_children, sojourn
@@ -14,7 +15,7 @@ from sojourn import sweep
 from sojourn.cli import app
 from sojourn.commands import sweep as command
 from sojourn.errors import ConfigError, RecordError
-from sojourn.intervals import Estimate
+from sojourn.intervals import Estimate, wilson
 from sojourn.record.run import RunFolder
 
 SMALL = ("evaluation.tasks=2", "stages.0.steps=0")
@@ -58,21 +59,21 @@ def test_seeds_make_an_interval_and_one_seed_keeps_its_own():
     assert sweep._point(3, {4: own}).success == own
     both = sweep._point(3, {0: own, 1: own._replace(mean=0.7)})
     assert (both.success.mean, both.success.low, both.success.high) == (0.6, 0.0, 1.0)
-    assert both.by_seed == {0: 0.5, 1: 0.7}
+    assert {seed: one.mean for seed, one in both.by_seed.items()} == {0: 0.5, 1: 0.7}
 
 
 @pytest.mark.parametrize(
     ("others", "said"),
     [
-        ((0.9, 1.0, 0.8), "+20 [+20, +20], better"),  # every seed by 20 points, whatever the seeds differ by
-        ((0.5, 0.6, 0.4), "-20 [-20, -20], worse"),
+        ((0.9, 1.0, 0.8), "+20 [+14, +26], better"),  # every seed by 20 points, whatever the seeds differ by
+        ((0.5, 0.6, 0.4), "-20 [-27, -12], worse"),
         ((0.9, 0.7, 0.6), "+3 [-35, +41], not shown to differ"),
         ((0.9,), "needs two seeds of both"),
     ],
 )
 def test_variants_are_compared_seed_by_seed(others, said):
     first, other = (
-        sweep._point(9, {seed: Estimate(success, 0, 1, 9) for seed, success in enumerate(of_seeds)})
+        sweep._point(9, {seed: Estimate(success, 0, 1, 100) for seed, success in enumerate(of_seeds)})
         for of_seeds in ((0.7, 0.8, 0.6), others)
     )
     assert sweep.difference(first, other) == said
@@ -80,6 +81,28 @@ def test_variants_are_compared_seed_by_seed(others, said):
     assert lines[2].startswith("| base | 3 | 9 | 70% [45–95] | 70 80 60 |  | 70% [45–95] | 9 |")
     assert f"| {said} |" in lines[3]
     assert lines[4].startswith("| lr=2 | 0 |")
+
+
+def rated(plays: int, *successes: float) -> sweep.Point:
+    return sweep._point(9, {seed: Estimate(success, 0, 1, plays) for seed, success in enumerate(successes)})
+
+
+def test_seeds_that_agree_by_chance_show_nothing():
+    """One task more of 16 in either of two seeds: the t interval of the differences has no width."""
+    assert sweep.difference(rated(16, 0.5, 0.75), rated(16, 0.5625, 0.8125)).endswith("not shown to differ")
+    assert sweep.difference(rated(16, 1.0, 1.0), rated(16, 0.9375, 0.9375)).endswith("not shown to differ")
+    assert sweep.difference(rated(512, 0.5, 0.75), rated(512, 0.5625, 0.8125)).endswith("better")
+    perfect = rated(16, 1.0, 1.0, 1.0).success
+    assert (perfect.mean, perfect.low, perfect.high) == (1.0, wilson(48, 48).low, 1.0)
+
+
+@pytest.mark.parametrize(("tasks", "success"), [(16, 0.5), (16, 0.9), (64, 0.98)])
+def test_equal_variants_seldom_seem_to_differ(tasks: int, success: float):
+    """With two seeds, in at most 5% of sweeps, as 95% intervals promise."""
+    rng = np.random.default_rng(0)
+    pairs = [[rated(tasks, *rng.binomial(tasks, success, 2) / tasks) for _ in range(2)] for _ in range(400)]
+    said = [sweep.difference(*pair).endswith(("better", "worse")) for pair in pairs]
+    assert np.mean(said) < 0.05
 
 
 def test_seeds_that_stopped_early_are_part_of_the_end():
