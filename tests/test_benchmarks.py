@@ -17,6 +17,7 @@ import experience
 import keydoor
 import kills_ray
 import learning
+import locks
 import miniwob_all
 import prompted
 import proposers
@@ -29,6 +30,7 @@ from sojourn.abilities import sub_agent_models
 from sojourn.envs.toy import Toy
 from sojourn.train.recipe import Recipe
 from sojourn.train.resolve import resolve
+from sojourn.types import Message, Role
 
 
 def resolved(method: str) -> Recipe:
@@ -326,12 +328,33 @@ def test_self_play_of_a_single_seed_has_no_interval(tmp_path):
     assert "0.980 (one seed), worst 0.980" in selfplay.told("tic_tac_toe", figures)
 
 
-@pytest.mark.parametrize("variant", sub_agents.VARIANTS)
-def test_one_context_and_sub_agents_are_trained_alike_but_for_the_agent(variant):
-    recipe = resolve(sub_agents.Job(variant, 2, 9000).tables()).recipe
+@pytest.mark.parametrize(
+    ("name", "variant"), [(name, variant) for name, of in sub_agents.WORLDS.items() for variant in of.variants]
+)
+def test_one_context_and_sub_agents_are_trained_alike_but_for_the_agent(name, variant):
+    recipe, world = resolve(sub_agents.Job(name, variant, 2, 9000).tables()).recipe, sub_agents.WORLDS[name]
     [stage] = recipe.stages
-    assert (recipe.seed, stage.early_stop.tokens, stage.optim.lr) == (2, 9000, 1e-4)
+    assert (recipe.seed, stage.early_stop.tokens, stage.optim.lr) == (2, 9000, world.lr)
     assert bool(sub_agent_models(recipe.agent)) == (variant == "sub_agents")
+    if name == "long":
+        assert recipe.backend.max_context == (sub_agents.ROOMY if variant == "roomy" else world.context)
+
+
+async def test_a_black_dial_has_the_colour_of_its_lock():
+    world = locks.LongLocks(locks=2, dials=3, words=2)
+    play = world.make(world.tasks("train")[0])
+    play.colours, play.own = [[0, locks.BLACK, 1], [locks.BLACK, 3, 2]], [3, 1]
+    texts, rewards, success = [(await play.start()).messages[0].text], [], []
+    for mark in ("up", "right", "down", "down", "right", "up"):  # the last is wrong
+        step = await play.step("agent", Message(Role.ASSISTANT, mark))
+        texts += [message.text for message in step.observation.messages] if step.observation else []
+        rewards.append(step.rewards["agent"])
+        success.append(step.success)
+    assert [text[: text.index(".")] for text in texts] == [
+        "Lock 1, white: red", "black", "green", "Lock 2, green: black", "white", "blue",
+    ]  # fmt: skip
+    assert rewards == pytest.approx([0, 0, 0.5, 0, 0, 1 / 3])
+    assert success == [False] * 6
 
 
 def test_every_variant_of_proposers_can_be_built_within_the_same_tokens(capsys, tmp_path):

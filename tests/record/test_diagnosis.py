@@ -137,8 +137,8 @@ def test_all_malformed(tmp_path: Path):
 
 
 def test_no_entropy(tmp_path: Path):
-    text = recipe("cold", stages=RL.replace("steps = 6", "steps = 12"))
-    told = found(tmp_path, text, "sampling.temperature=0.001", "env.rooms=4", "stages.rl.groups.width=8")
+    text = recipe("cold", stages=CLONE_TOY.replace("steps = 20", "steps = 5") + RL.replace("steps = 6", "steps = 12"))
+    told = found(tmp_path, text, "sampling.temperature=0.01", "env.rooms=4", "stages.rl.groups.width=8")
     assert names(told) == ["no_entropy", "no_signal"]
     assert "all plays of a task ended alike in the last 10 steps of 'rl', though" in told[0].cause
 

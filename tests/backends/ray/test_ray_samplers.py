@@ -215,7 +215,7 @@ async def test_a_killed_replica_changes_no_sample(cluster, shared):
         await until(lambda: victim.version == 1)  # it came back, with the weights that were published
         assert pid(cluster, victim.actor) != process
         assert same(await sampled(sampler), expected)
-        assert victim.failures == 1
+        assert victim.failures >= 1  # what was sent while it came back may be lost as well
         assert sampler.metrics()["sampler_asked_again"] > 0
         processes = [pid(cluster, replica.actor) for replica in sampler.replicas]
     await until(lambda: not any(os.path.exists(f"/proc/{process}") for process in processes))
