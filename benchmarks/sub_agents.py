@@ -8,7 +8,7 @@
 Worlds (`locks.py`): `short`, two locks of three dials, which fit into one context with room to spare; `long`, four
 locks of six, whose messages have 20 words at random, and half of whose dials have the colour of their lock, which is
 told at its first dial. A context has 704 tokens there, which hold no whole play: an agent that keeps all in one is cut
-off after about 15 of 24 dials.
+off after about 17 of 24 dials.
 
 Variants: `one`, an agent whose context has the whole episode (GRPO); `window`, the same with the last two exchanges in
 its context; `sub_agents`, a main agent that may call a sub-agent for the next lock, or act itself (M-GRPO; one model
