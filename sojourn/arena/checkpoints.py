@@ -17,8 +17,10 @@ from sojourn.record.checkpoint import MAX_STATE_BYTES, Checkpoint
 from sojourn.record.run_weights import NamedRun, Weights, find_weights
 from sojourn.rollout.limits import Limits
 from sojourn.train import resolve as recipes
+from sojourn.train.policy_measures import SeatedPolicy, measurable
 from sojourn.train.recipe import Recipe
 from sojourn.train.weights import found_weights
+from sojourn.types import SamplingParams
 
 
 class LoadedModel(NamedTuple):
@@ -31,12 +33,16 @@ class LoadedModel(NamedTuple):
 
     def context(self, context: AgentContext, greedy: bool = False, sampler: Any = None) -> AgentContext:
         """Returns an agent's context with this model, which samples as the run's evaluations do (or by `sampler`)."""
-        evaluation = self.recipe.evaluation
-        evaluation = replace(evaluation, temperature=0.0) if greedy else evaluation
         return replace(
             context, renderer=self.renderer, sampler=sampler or self.sampler, max_context=self.max_context,
-            params=replace(evaluation.params(self.recipe.sampling), seed=context.params.seed),
+            params=replace(self.params(greedy), seed=context.params.seed),
         )  # fmt: skip
+
+    def params(self, greedy: bool) -> SamplingParams:
+        """Returns the sampling parameters of the run's evaluations, at temperature 0 if `greedy`."""
+        evaluation = self.recipe.evaluation
+        evaluation = replace(evaluation, temperature=0.0) if greedy else evaluation
+        return evaluation.params(self.recipe.sampling)
 
 
 @asynccontextmanager
@@ -113,6 +119,20 @@ class CheckpointOperator:
     def seat(self, context: AgentContext, env: Any) -> Any:
         assert self.model is not None, "open() comes first"
         return self.model.recipe.agent.seat(self.model.context(context, self.greedy))
+
+    def policy(self) -> SeatedPolicy | None:
+        """Returns its policy, for what worlds measure of it; None where its samples are not all that it does."""
+        assert self.model is not None, "open() comes first"
+        recipe = self.model.recipe
+        if not measurable(recipe, recipe.agent):
+            return None
+        return SeatedPolicy(
+            agent=recipe.agent,
+            renderer=self.model.renderer,
+            sampler=self.model.sampler,
+            params=self.model.params(self.greedy),
+            max_context=self.model.max_context,
+        )
 
     async def close(self) -> None:
         await self._open.aclose()

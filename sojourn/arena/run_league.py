@@ -15,6 +15,7 @@ from rich.progress import Progress
 
 from sojourn.arena.checkpoints import CheckpointOperator
 from sojourn.arena.league import Game, League, Standing, standings
+from sojourn.arena.league_measures import league_measures
 from sojourn.arena.operators import Operator, PersonOperator
 from sojourn.arena.plot_league import Rated, league_curve
 from sojourn.arena.run_match import MatchConfig, chosen_tasks, limits_of, operators, training_limits
@@ -61,6 +62,7 @@ async def run_league(
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             bar = progress.add_task("games", total=league.games(tasks))
             games = await league.play(tasks, lambda game: progress.advance(bar))
+        measures = await league_measures(players, family, config.split)
     if failure := next((game.error for game in games if game.error), None):
         failed = sum(game.points is None for game in games)
         if failed == len(games):
@@ -68,8 +70,10 @@ async def run_league(
         console.print(f"{failed} of {len(games)} games failed, the first by {one_line(failure)}", style="yellow")
     found = standings(names, games, config.seed)
     console.print(*rows(_columns(found), console.width), sep="\n")
+    if measures:
+        console.print("", *rows(_measure_columns(measures), console.width), sep="\n")
     if out is not None:
-        written = json.dumps(_record(names, config, games, found), indent=1)
+        written = json.dumps(_record(names, config, games, found) | {"measures": measures}, indent=1)
         write_file(out, lambda temporary: temporary.write_text(written + "\n"))
         console.print(f"written to {out}", soft_wrap=True)
     if curve is not None:
@@ -106,6 +110,15 @@ def _columns(found: Sequence[Standing]) -> list[Column]:
         for name, texts in cells.items()
     ]
     return [Column(heading="operator", cells=[one_line(one.name) for one in found]), *columns]
+
+
+def _measure_columns(measures: Mapping[str, Mapping[str, float]]) -> list[Column]:
+    names = dict.fromkeys(name for of in measures.values() for name in of)
+    columns = [
+        Column(heading=name, cells=[number(of[name]) if name in of else "-" for of in measures.values()], right=True)
+        for name in names
+    ]
+    return [Column(heading="measured", cells=list(map(one_line, measures))), *columns]
 
 
 def _interval(rating: Estimate) -> str:

@@ -1,4 +1,4 @@
-"""Measures the policy as a whole in the worlds that can (`MeasuresPolicy`), as a part of each evaluation."""
+"""Measures a policy as a whole in the worlds that can (`MeasuresPolicy`): in each evaluation, and in a league."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sojourn.abilities import ActsByProgram, LooksAhead, MeasuresPolicy
+from sojourn.abilities import ActsByProgram, LooksAhead, MeasuredPolicy, MeasuresPolicy
 from sojourn.agents.choice_probabilities import choice_probabilities
 from sojourn.config.registry import shown
 from sojourn.errors import ActionError, BudgetError, WorldError
@@ -16,6 +16,7 @@ from sojourn.finite import finite_by_name
 from sojourn.protocols import Agent, AgentContext, EnvFamily, Renderer, Sampler
 from sojourn.rollout.world import worlds_of
 from sojourn.train.assemble import Components
+from sojourn.train.recipe import Recipe
 from sojourn.types import FloatArray, Observation, Prompt, Sample, SamplingParams, Stop, Versions
 
 
@@ -28,20 +29,31 @@ async def policy_measures(components: Components) -> dict[str, float]:
     """Returns what the worlds measure of the policy that evaluations play; of several worlds, each name is followed by
     that of its world. It is empty where the agent searches, or does not sample among the actions that are listed, and
     where the policy is steered, as tokens that are told in place of sampled ones are not steered."""
-    recipe, agent = components.recipe, components.runner.agent
-    if recipe.evaluation.steering is not None:
-        return {}
-    if isinstance(agent, ActsByProgram) or (isinstance(agent, LooksAhead) and recipe.evaluation.search):
+    recipe = components.recipe
+    if not measurable(recipe, components.runner.agent):
         return {}
     policy = SeatedPolicy(
-        agent=agent,
+        agent=components.runner.agent,
         renderer=components.renderer,
         sampler=components.sampler,
         params=recipe.evaluation.params(recipe.sampling),
         max_context=components.runner.max_context,
     )
+    return await measures_of(policy, recipe.env, recipe.evaluation.split)
+
+
+def measurable(recipe: Recipe, agent: Agent) -> bool:
+    """Returns whether an agent's own samples are what it does in the evaluations of a recipe."""
+    if recipe.evaluation.steering is not None or isinstance(agent, ActsByProgram):
+        return False
+    return not (isinstance(agent, LooksAhead) and recipe.evaluation.search)
+
+
+async def measures_of(policy: MeasuredPolicy, family: EnvFamily, split: str) -> dict[str, float]:
+    """Returns what the worlds of a family measure of a policy, by name (of several worlds, each name is followed by
+    that of its world); nothing where they cannot."""
     measures: dict[str, float] = {}
-    for ending, world in _by_ending(recipe.env, recipe.evaluation.split).items():
+    for ending, world in _by_ending(family, split).items():
         if isinstance(world, MeasuresPolicy):
             measures |= {f"{name}{ending}": value for name, value in (await _measured(world, policy)).items()}
     return measures
@@ -59,7 +71,7 @@ def _by_ending(family: EnvFamily, split: str) -> dict[str, EnvFamily]:
     return {f"_{name}": world for name, world in zip(names, worlds, strict=True)}
 
 
-async def _measured(world: MeasuresPolicy, policy: SeatedPolicy) -> dict[str, float]:
+async def _measured(world: MeasuresPolicy, policy: MeasuredPolicy) -> dict[str, float]:
     measured: Any = {}
     try:
         measured = await world.measure(policy)
