@@ -11,7 +11,8 @@ measure is NashConv in the game's own units, every 30 steps: how much both playe
 together; 0 in an equilibrium. In tic-tac-toe it is how often the likeliest moves of the policy do not lose against a
 player that draws among all perfect moves (minimax of OpenSpiel), in 512 games; beside it stand how often they win
 against one that moves at random, and both for moves that are sampled (`_sampled`). Beside these, the checkpoints of
-each run play a league (`sojourn league`), which gives their ratings on the scale of Elo.
+each run play a league (`sojourn league`), which gives their ratings on the scale of Elo, and NashConv of their
+`mixture`: a player who draws one of the checkpoints before each game.
 
 Three things make a policy gradient settle near an equilibrium of a game with hidden information, where it else runs in
 circles around it: an entropy bonus that stays, whose equilibrium is close enough (in Kuhn poker a bonus of 0.1 of the
@@ -168,26 +169,32 @@ def measured(job: Job, folder: Path) -> dict[str, Any]:
         evaluations = json.loads((run / "evaluations.json").read_text())
         curve = [round(one["summary"]["measures"]["nash_conv"], 4) for one in evaluations if "summary" in one]
         found = {"curve": curve, "final": curve[-1]}
-    found["league"] = rated(run)
+    played = league(run)
+    found["league"] = rated(played)
+    if mixture := played["measures"].get(f"{run.name}@*"):
+        found["mixture"] = round(mixture["nash_conv"], 4)
     print(f"{job.game}, {job.variant}, seed {job.seed}: {found['final']:.3f}", file=sys.stderr, flush=True)
     return found
 
 
-def rated(run: Path) -> dict[str, dict[str, list[float]]]:
-    """Returns what a run's checkpoints, and a player at random, came to in a league of their own: ratings and mean
-    returns, each with its 95% interval."""
+def league(run: Path) -> dict[str, Any]:
+    """Returns the league of a run's checkpoints and a player at random."""
     file = run / "league.json"
     if not file.exists():
         players = ["--operator", f"{run}@*", "--operator", "random"]
         words = [str(run), *players, "--tasks", str(GAMES_EACH), "--out", str(file)]
         execute([sys.executable, "-m", "sojourn", "league", *words])
-    standings = json.loads(file.read_text())["standings"]
+    return json.loads(file.read_text())
+
+
+def rated(played: Mapping[str, Any]) -> dict[str, dict[str, list[float]]]:
+    """Returns what each came to in a league: ratings and mean returns, each with its 95% interval."""
     return {
         one["name"].rpartition("@")[2]: {
             "elo": [round(one[key]) for key in ("rating", "low", "high")],
             "return": [round(value, 3) for value in one["reward"]],
         }
-        for one in standings
+        for one in played["standings"]
     }
 
 
