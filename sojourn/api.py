@@ -54,8 +54,8 @@ def train(
     resolved = _resolved(recipe, overrides)
     before = _resolved(recipe, _passed(path, overrides)) if path is not None else resolved
     with command.run_folder(resolved, path, Path(out) if out else None) as folder:
-        command.change_config(folder, before, resolved, progress)
-        _wait(command.train_in(resolved, folder, resume, progress))
+        changed = command.change_config(folder, before, resolved, progress)
+        _wait(command.train_in(resolved, folder, resume, changed, progress))
     return Run(folder.path)
 
 

@@ -28,12 +28,13 @@ class ConfigError(SojournError):
 
 
 class UnknownKeyError(ConfigError):
-    """A table has keys that nothing takes: `keys` of the table at the dotted path `table`."""
+    """A table has keys that nothing takes: `keys` of the table at the dotted path `table`, of a component of `kind`."""
 
-    def __init__(self, message: str, table: str = "", keys: Sequence[str] = ()) -> None:
+    def __init__(self, message: str, table: str = "", keys: Sequence[str] = (), kind: str = "") -> None:
         super().__init__(message)
         self.table = table
         self.keys = tuple(keys)
+        self.kind = kind
 
 
 class MissingExtraError(ConfigError):

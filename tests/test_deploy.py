@@ -321,7 +321,7 @@ def test_a_run_that_is_there_is_resumed(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.toml").write_text("")
     _, [call] = called(tmp_path, "sh", str(DEPLOY / "train.sh"), str(tmp_path / "run"), RECIPE, "seed=3")
-    assert call[:2] == ["sojourn", ["train", "--resume", str(tmp_path / "run")]]
+    assert call[:2] == ["sojourn", ["train", "--resume", str(tmp_path / "run"), "seed=3"]]
 
 
 def test_a_script_without_a_recipe_says_what_is_missing(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sys
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from sojourn.protocols import Renderer
     from sojourn.record.run import RunFolder
     from sojourn.record.summary import Summary
+    from sojourn.train.changed_config import Changed
     from sojourn.train.recipe import Recipe
     from sojourn.train.resolve import Resolved
 
@@ -71,9 +73,9 @@ def train(
     if resume and out:
         raise ConfigError("--resume goes on in the folder of the run: it takes no --out")
     with run_folder(resolved, recipe if resume else None, out) as folder:
-        change_config(folder, before, resolved)
+        changed = change_config(folder, before, resolved)
         try:
-            event_loop.run(train_in(resolved, folder, resume))
+            event_loop.run(train_in(resolved, folder, resume, changed))
         except KeyboardInterrupt:
             kept = folder.path.exists()
             advice = f"`sojourn train --resume {folder.path}` goes on from its last checkpoint"
@@ -96,19 +98,24 @@ def run_folder(resolved: Resolved, resumed: Path | None, out: Path | None) -> Ru
     return RunFolder.create_next(recipe.name, recipe.record.folder, config, seeds=seeds)
 
 
-def change_config(folder: RunFolder, before: Resolved, after: Resolved, progress: bool = True) -> None:
-    """Gives a resumed run the config that its overrides make, where they change it, and prints what changed."""
+def change_config(folder: RunFolder, before: Resolved, after: Resolved, progress: bool = True) -> Changed | None:
+    """Gives a resumed run the config that its overrides make, where they change it, and prints what changed; returns
+    None where nothing did."""
     from sojourn.train import changed_config
 
-    if before is after or (resumed := changed_config.change(folder, before, after)) is None:
-        return
+    if before is after or (changed := changed_config.change(folder, before, after)) is None:
+        return None
     console = CleanConsole(quiet=not progress)
-    for sentence in (str(resumed), *changed_config.notes(resumed, after.recipe)):
+    for sentence in (str(changed.resumed), *changed_config.notes(changed.resumed, after.recipe)):
         console.print(sentence, soft_wrap=True, markup=False)
+    return changed
 
 
-async def train_in(resolved: Resolved, folder: RunFolder, resume: bool, progress: bool = True) -> None:
-    """Trains in a run folder, and draws the curve; without `progress`, it prints nothing."""
+async def train_in(
+    resolved: Resolved, folder: RunFolder, resume: bool, changed: Changed | None = None, progress: bool = True
+) -> None:
+    """Trains in a run folder, and draws the curve; without `progress`, it prints nothing. Where the run fails before
+    everything that it needs is open, what was `changed` of its config is taken back."""
     from sojourn.display import Display
     from sojourn.errors import MissingExtraError, RecordError, cause
     from sojourn.models.answers import has_answers
@@ -127,10 +134,13 @@ async def train_in(resolved: Resolved, folder: RunFolder, resume: bool, progress
         console.print(note, soft_wrap=True)
     if resume and {stage.name for stage in recipe.stages} <= {e["name"] for e in folder.evaluations()}:
         console.print("it is finished: nothing is left to train")
+    opened = asyncio.Event()
     try:
         with Display(recipe.name, console=console) as display:
-            await run_to_end(recipe, folder, display, resume=resume)
+            await run_to_end(recipe, folder, display, resume=resume, opened=opened)
     except BaseException as error:
+        if changed is not None and not opened.is_set():
+            changed.undo()
         begun = resume or folder.evaluations() or has_records(folder.path / "tokens")
         if not (begun or has_answers(folder.path) or any(Questions(folder.path).counts())):
             folder.discard()  # it failed before anything was measured or answered: nothing half-written stays behind
@@ -164,7 +174,12 @@ def _print_best(folder: RunFolder, console: CleanConsole) -> None:
 
 
 async def run_to_end(
-    recipe: Recipe, folder: RunFolder, display: Display, *, resume: bool = False
+    recipe: Recipe,
+    folder: RunFolder,
+    display: Display,
+    *,
+    resume: bool = False,
+    opened: asyncio.Event | None = None,
 ) -> Mapping[str, Summary]:
     """Runs a recipe as `run_recipe` does. Where a trainer's rank is lost, opens everything anew and goes on from the
     newest checkpoint, as often as the backend says."""
@@ -175,7 +190,7 @@ async def run_to_end(
     left = recipe.backend.restarts if isinstance(recipe.backend, Restarts) else 0
     while True:
         try:
-            return await run_recipe(recipe, folder, display, resume=resume)
+            return await run_recipe(recipe, folder, display, resume=resume, opened=opened)
         except (RankError, ExceptionGroup) as raised:  # a group is of plays that were played at once
             error = leaf(raised)
             if not isinstance(error, RankError):

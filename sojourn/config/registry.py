@@ -111,7 +111,7 @@ def construct(cls: Any, table: Mapping[str, Any], where: str, kind: str = "", na
     kind = kind or next((key for key in reversed(where.split(".")) if not key.isdigit()), "")
     if unknown := [key for key in table if key not in fields]:
         message = str(unknown_key(unknown[0], fields, prefix, kind, name))
-        raise UnknownKeyError(message, where, unknown)
+        raise UnknownKeyError(message, where, unknown, kind)
     hints = _hints(cls, where)
     values, complete = {}, {}
     for key, f in fields.items():

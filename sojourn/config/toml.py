@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import tomli_w
 
 from sojourn.config.fields import PATH, Text
-from sojourn.config.lookup import nearest
+from sojourn.config.lookup import find, nearest
 from sojourn.config.old_keys import upgraded
 from sojourn.config.registry import convert, shown
 from sojourn.errors import ConfigError, UnknownKeyError
 from sojourn.files import read_text
 from sojourn.secrets import MASK, looks_secret, masked_table, masked_value
+
+T = TypeVar("T")
 
 PARENT = "extends"  # the key that names the file, or the run folder, which a file is laid over
 PRESET, PRESETS = "preset:", Path(__file__).parent.parent / "presets"  # published methods, which come with Sojourn
@@ -119,17 +121,49 @@ class Tables:
     def _precedence(self, origin: str) -> float:
         return COMMAND_LINE if origin == OVERRIDE else self._files.index(origin) if origin in self._files else -1
 
-    def explained(self, error: UnknownKeyError) -> ConfigError:
-        """Returns the error with its cause, where an override named another component and left the old one's keys."""
-        for path, old in self.renamed.items():
-            if error.table == path or error.table.endswith(f".{path}"):
-                container, keys = self._find(f"{path}.name")
-                new, had = container[keys[-1]], old["name"]
-                return ConfigError(
-                    f"{path}.name = {shown(new)} ({OVERRIDE}) keeps the other keys of {had}, of which {new} has "
-                    f"no {', '.join(error.keys)}: {path} = {{name = {shown(new)}}} leaves them all out"
-                )
-        return error
+    def built(self, make: Callable[[], T]) -> T:
+        """Returns what `make` builds of these tables. Where an override named another component in place of one that is
+        a kind of it, such as the backend torch in place of ray, the keys that only the old one has are left out; of
+        other keys that the new one does not take, the error says where they came from."""
+        try:
+            return make()
+        except UnknownKeyError as error:
+            for path, old in self.renamed.items():
+                if not (error.table == path or error.table.endswith(f".{path}")):
+                    continue
+                if stale := self._kept(path, old, error.keys):
+                    if not self._leave_out(path, old, stale, error.kind):
+                        raise self._explained(path, old, stale) from None
+                    return self.built(make)
+            raise
+
+    def _kept(self, path: str, old: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
+        """Returns those of the keys that an override kept of the component before."""
+        _, resolved = self._find(f"{path}.name")
+        at = ".".join(map(str, resolved[:-1]))
+        return [key for key in keys if key in old and self.precedence(f"{at}.{key}") != COMMAND_LINE]
+
+    def _leave_out(self, path: str, old: Mapping[str, Any], keys: Sequence[str], kind: str) -> bool:
+        """Takes keys out of a component's table where the one before is a kind of it, and has them."""
+        table, resolved = self._find(f"{path}.name")
+        before, now = find(kind, old["name"]), find(kind, table["name"])
+        if not (isinstance(before, type) and isinstance(now, type) and issubclass(before, now)):
+            return False
+        if not set(keys) <= {one.name for one in fields(before)}:
+            return False
+        at = ".".join(map(str, resolved[:-1]))
+        for key in keys:
+            for leaf, _ in leaves(table.pop(key), f"{at}.{key}"):
+                self.origins.pop(leaf, None)
+        return True
+
+    def _explained(self, path: str, old: Mapping[str, Any], keys: Sequence[str]) -> ConfigError:
+        table, _ = self._find(f"{path}.name")
+        new = shown(table["name"])
+        return ConfigError(
+            f"{path}.name = {new} ({OVERRIDE}) keeps the other keys of {old['name']}, of which {table['name']} has "
+            f"no {', '.join(keys)}: {path} = {{name = {new}}} leaves out all keys of before"
+        )
 
     def _find(self, path: str) -> _Location:
         """Follows a dotted path, and makes the tables on the way that are missing."""

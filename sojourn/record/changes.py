@@ -69,9 +69,17 @@ def recorded_changes(folder: RunFolder) -> list[Resumed]:
 def record_changes(folder: RunFolder, stage: str, step: int, changes: Sequence[Change]) -> Resumed:
     """Adds a resume to the record of the run's changes, and returns it."""
     resumed = Resumed(timestamp(), stage, step, tuple(changes), folder.config)
-    lines = [*recorded_changes(folder), resumed]
-    folder.write_json(CHANGES, [_json(one) for one in lines])
+    _write(folder, [*recorded_changes(folder), resumed])
     return resumed
+
+
+def forget_last_change(folder: RunFolder) -> None:
+    """Removes the newest resume from the record of the run's changes."""
+    _write(folder, recorded_changes(folder)[:-1])
+
+
+def _write(folder: RunFolder, recorded: Sequence[Resumed]) -> None:
+    folder.write_json(CHANGES, [_json(one) for one in recorded])
 
 
 def _json(resumed: Resumed) -> dict[str, Any]:

@@ -129,7 +129,9 @@ def _recipe(tables: toml.Tables, overrides: Sequence[str]) -> ServedRecipe:
             raise ConfigError(f"override '{text}': of a recipe, a served model has {', '.join(known)}: leave it out")
         tables.override(text)
     threads.prepare_for(tables.data)
-    return construct(ServedRecipe, {key: tables.data[key] for key in known if key in tables.data}, "").value
+    return tables.built(
+        lambda: construct(ServedRecipe, {key: tables.data[key] for key in known if key in tables.data}, "").value
+    )
 
 
 def _require_model(name: str) -> None:

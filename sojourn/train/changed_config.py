@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sojourn.config import toml
 from sojourn.errors import ConfigError
 from sojourn.record import checkpoint
-from sojourn.record.changes import Change, Resumed, record_changes
+from sojourn.record.changes import Change, Resumed, forget_last_change, record_changes
 from sojourn.record.episodes.renaming import rename_stage
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.record.run import RunFolder
 from sojourn.record.stage_names import EVALUATION_PREFIX
-from sojourn.record.stopped import record_stop, stopped_stages
+from sojourn.record.stopped import Stopped, record_stop, stopped_stages
 from sojourn.schedules import Constant
 
 if TYPE_CHECKING:
@@ -57,7 +58,33 @@ def position(folder: RunFolder, recipe: Recipe) -> Position:
     return Position(number, step, bool(state.get("full", not at_end)))
 
 
-def change(folder: RunFolder, before: Resolved, after: Resolved) -> Resumed | None:
+@dataclass(frozen=True)
+class Changed:
+    """A change of a run's config that was made: `resumed` says which. `config` is the text of the config before,
+    `reopened` the stage that is to go on though it had ended (empty: none), and `stopped` its record of that."""
+
+    folder: RunFolder
+    resumed: Resumed
+    config: str
+    reopened: str = ""
+    stopped: Stopped | None = None
+
+    def undo(self) -> None:
+        """Takes the change back, where the run could not begin with it."""
+        self.folder.replace_config(self.config)
+        forget_last_change(self.folder)
+        if self.reopened:
+            record_stop(self.folder, self.reopened, self.stopped)
+            _rename(self.folder, f"{self.reopened}-{self.resumed.step}", self.reopened)
+
+
+def _rename(folder: RunFolder, evaluation: str, new: str) -> None:
+    folder.rename_evaluation(evaluation, new)
+    with EpisodeStore(folder.path, write=True) as store:
+        rename_stage(store, EVALUATION_PREFIX + evaluation, EVALUATION_PREFIX + new)
+
+
+def change(folder: RunFolder, before: Resolved, after: Resolved) -> Changed | None:
     """Gives a run that is to be resumed another config, and records it; returns what changed, None where nothing did.
 
     Raises ConfigError for a key that what was recorded so far depends on, for a stage that is over, and where the
@@ -69,16 +96,15 @@ def change(folder: RunFolder, before: Resolved, after: Resolved) -> Resumed | No
     at = position(folder, before.recipe)
     _check_keys(folder, changes)
     reopened = _check_stages(folder, before.recipe, after.recipe, at, changes)
-    stage = after.recipe.stages[at.stage]
+    stage, config = after.recipe.stages[at.stage].name, folder.config_text
     folder.replace_config(toml.dump(after.table))
-    resumed = record_changes(folder, stage.name, at.step, changes)
-    if reopened:
-        record_stop(folder, stage.name, None)
-        new = f"{stage.name}-{at.step}"
-        folder.rename_evaluation(stage.name, new)
-        with EpisodeStore(folder.path, write=True) as store:
-            rename_stage(store, EVALUATION_PREFIX + stage.name, EVALUATION_PREFIX + new)
-    return resumed
+    resumed = record_changes(folder, stage, at.step, changes)
+    if not reopened:
+        return Changed(folder, resumed, config)
+    changed = Changed(folder, resumed, config, reopened=stage, stopped=stopped_stages(folder).get(stage))
+    record_stop(folder, stage, None)
+    _rename(folder, stage, f"{stage}-{at.step}")
+    return changed
 
 
 def notes(resumed: Resumed, recipe: Recipe) -> Iterator[str]:

@@ -11,7 +11,7 @@ from sojourn.config import toml
 from sojourn.config.lookup import find
 from sojourn.config.old_keys import STAGES
 from sojourn.config.registry import construct, shown, unknown_key
-from sojourn.errors import ConfigError, UnknownKeyError
+from sojourn.errors import ConfigError
 from sojourn.searchers.search import Search
 from sojourn.train.recipe import STAGE_NAME, ModelRecipe, Recipe, Stage
 from sojourn.train.repeats import unroll
@@ -31,10 +31,7 @@ STAGE_KEYS = tuple(f.name for f in fields(Stage) if f.name != "name")
 
 def resolve(tables: toml.Tables) -> Resolved:
     """Makes a recipe of merged tables. The keys of a stage at the top level are the defaults of every stage."""
-    try:
-        return _resolve(tables)
-    except UnknownKeyError as error:
-        raise tables.explained(error) from None
+    return tables.built(lambda: _resolve(tables))
 
 
 def _resolve(tables: toml.Tables) -> Resolved:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from asyncio import Event
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -361,10 +362,11 @@ class Run:
 
 
 async def run_recipe(
-    recipe: Recipe, folder: RunFolder, display: Display, *, resume: bool = False
+    recipe: Recipe, folder: RunFolder, display: Display, *, resume: bool = False, opened: Event | None = None
 ) -> dict[str, Summary]:
-    """Runs a recipe to its end in a run folder; `resume` goes on from its newest complete checkpoint. Stages
-    and reward are copied first, as some have state, so that the same recipe can be run again."""
+    """Runs a recipe to its end in a run folder; `resume` goes on from its newest complete checkpoint. `opened` is
+    set when all that it needs is open. What has state, stages and reward, is copied first: a recipe can run again.
+    """
     recipe = replace(recipe, stages=copy.deepcopy(recipe.stages), reward=copy.deepcopy(recipe.reward))
     found = checkpoint_to_resume(recipe, folder, display) if resume else None
     jsonl = metrics.Jsonl(folder.path / "metrics.jsonl")
@@ -378,6 +380,8 @@ async def run_recipe(
         async with assemble(recipe) as components:
             await open_models(recipe, components.trainer)
             check_contexts(recipe, components.trainer, components.renderer, components.runner.max_context)
+            if opened is not None:
+                opened.set()
             write_facts(folder, recipe, components.renderer)
             with EpisodeStore(folder.path, write=True) as store:
                 components.answers.keep_in(folder.path)

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from sojourn.backends.torch.backend import Torch
 from sojourn.commands.arguments import build_world, world_and_table
 from sojourn.config import toml
+from sojourn.config.registry import as_toml
 from sojourn.errors import ConfigError
 from sojourn.train.resolve import load, resolve
 
@@ -47,7 +49,7 @@ class Rewardless:
             "left = 3, right = 4, history = 'page'",
             "agent.name=plain",
             "agent.name = 'plain' (command line) keeps the other keys of own_agent:Own, of which plain has no left, "
-            "right: agent = {name = 'plain'} leaves them all out",
+            "right: agent = {name = 'plain'} leaves out all keys of before",
         ),
         ("history = 'page'", "agent.name=plain", ""),
         ("left = 3", "agent={name='plain'}", ""),
@@ -66,6 +68,34 @@ def test_another_name_on_the_command_line_says_which_keys_it_does_not_take(
     with pytest.raises(ConfigError) as error:
         load(path, [override])
     assert str(error.value) == sentence
+
+
+ON_RAY = "backend = { name = 'ray', max_context = 640, patience_s = 9.0, samplers = { replicas = 2 } }\n"
+
+
+def test_a_component_in_place_of_a_kind_of_it_leaves_out_what_that_adds(tmp_path):
+    """Backend ray is a kind of backend torch: its processes are left out, and what both have stays."""
+    on_ray = load(write(tmp_path, f"{ON_RAY}{TOY}"))
+    back = load(write(tmp_path, f"{ON_RAY}{TOY}"), ["backend.name=torch"])
+    assert type(back.recipe.backend) is Torch
+    assert back.table["backend"] == {"name": "torch", **as_toml(Torch(max_context=640))}
+    assert not {one for one in back.origins if one.startswith(("backend.samplers", "backend.patience_s"))}
+    of_run = toml.Tables(on_ray.table)  # as in a run folder, which holds every default
+    of_run.override("backend.name=torch")
+    assert resolve(of_run).table == back.table
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["backend.name=torch", "backend.samplers.replicas=3"], "unknown key 'backend.samplers': use one of"),
+        (["backend.name=ray", "backend.sampler.replicas=3"], "unknown key 'backend.sampler': did you mean 'samplers'?"),
+    ],
+)
+def test_what_an_override_gives_is_never_left_out(tmp_path, overrides, sentence):
+    with pytest.raises(ConfigError) as error:
+        load(write(tmp_path, f"{ON_RAY if overrides[0].endswith('torch') else ''}{TOY}"), overrides)
+    assert str(error.value).startswith(sentence)
 
 
 def test_another_name_of_a_stages_loss_says_so_too(tmp_path):

@@ -10,6 +10,7 @@ from trained_run import untimed, weight_bytes
 from typer.testing import CliRunner
 
 import sojourn
+from sojourn.backends.torch.backend import Torch
 from sojourn.cli import app
 from sojourn.errors import ConfigError
 from sojourn.record import metrics
@@ -183,6 +184,30 @@ def test_what_may_not_change_is_refused_and_nothing_is_touched(
     assert not recorded_changes(RunFolder.read(run))
 
 
+@pytest.mark.parametrize("overrides", [steps(4), {"record.keep": 3, **steps(4)}], ids=len)
+def test_a_change_with_which_the_run_cannot_begin_is_taken_back(
+    run: Path, overrides: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backend refuses to open when the config has been written: all files are as before, and the run can go on."""
+    before = {file: file.read_bytes() for file in (run / "config.toml", run / "evaluations.json")}
+    with EpisodeStore(run) as store:
+        held = {(count.stage, count.step, count.episodes) for count in store.steps()}
+
+    def refuses(*given: Any, **named: Any) -> None:
+        raise ConfigError("the cluster has 0")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Torch, "open", refuses)
+        with pytest.raises(ConfigError, match="the cluster has 0"):
+            resumed(run, **overrides)
+    assert {file: file.read_bytes() for file in before} == before
+    with EpisodeStore(run) as store:
+        assert {(count.stage, count.step, count.episodes) for count in store.steps()} == held
+    assert not recorded_changes(RunFolder.read(run))
+    resumed(run, **steps(3))
+    assert [e["name"] for e in RunFolder.read(run).evaluations()] == ["before", "warmup", "rl-2", "rl"]
+
+
 def test_a_run_that_kept_no_moments_is_refused(tmp_path: Path) -> None:
     path = train(tmp_path / "run", **{"record.keep_optimizer": False})
     with pytest.raises(ConfigError, match="weights without the optimiser's moments"):
@@ -195,7 +220,7 @@ def test_a_schedule_that_counts_the_steps_is_told(run: Path) -> None:
     with RunFolder.open(run) as folder:
         changed = changed_config.change(folder, before, after)
         assert changed is not None
-        (note,) = changed_config.notes(changed, after.recipe)
+        (note,) = changed_config.notes(changed.resumed, after.recipe)
     assert note.startswith("the schedule of stage 'rl' counts its 4 steps from now on")
 
 

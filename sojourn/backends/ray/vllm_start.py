@@ -36,6 +36,9 @@ class ModelFacts(NamedTuple):
     decode: Decode | None
 
 
+SHARE = 0.9  # of a GPU's memory, or of the part of it that is given to samplers
+
+
 def engine_arguments(
     backend: Torch, model: Model, folder: Path, max_context: int, gpus: float, seed: int
 ) -> dict[str, Any]:
@@ -53,6 +56,8 @@ def engine_arguments(
         "enable_chunked_prefill": False,
         "max_num_batched_tokens": max(length, MIN_BATCHED),
     }
+    # how much of a GPU must be free at the start: vLLM's default, 92% of it, would keep two engines from sharing one
+    gpu = {"gpu_memory_utilization": SHARE * min(gpus, 1.0)}
     return {
         "model": str(folder),
         "dtype": str(dtype).removeprefix("torch."),
@@ -71,7 +76,7 @@ def engine_arguments(
         "logits_processors": [f"{own}:ChoicesProcessor"],
         "worker_extension_cls": f"{own}.Extension",
         "weight_transfer_config": WeightTransferConfig(backend=mapping.WEIGHTS),
-        **({} if gpus else cpu),
+        **(gpu if gpus else cpu),
     }
 
 
