@@ -208,7 +208,9 @@ def test_the_openai_client_calls_tools():
         first = client.chat.completions.create(model="m", messages=messages, tools=tools, logprobs=True).choices[0]
         assert first.finish_reason == "tool_calls"
         assert json.loads(first.message.tool_calls[0].function.arguments) == {"at": "the door"}
-        assert [one.logprob for one in first.logprobs.content] == pytest.approx(sampler.samples[0].logprobs.tolist())
+        listed = first.logprobs.content
+        assert "".join(one.token for one in listed) == first.message.content == "I look."
+        assert [one.logprob for one in listed] == pytest.approx(sampler.samples[0].logprobs[: len(listed)].tolist())
         answer = {"role": "tool", "tool_call_id": first.message.tool_calls[0].id, "content": "a door"}
         messages += [first.message.model_dump(exclude_none=True), answer]
         with client.chat.completions.create(model="m", messages=messages, tools=tools, stream=True) as stream:
