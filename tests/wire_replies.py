@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from hypothesis import strategies as st
 
+from sojourn.gateway.parts import Parts
 from sojourn.gateway.requests import Delta, Finish, Reply
 from sojourn.types import Message, Role, Sample, Stop, ToolCall, Turn, Versions
 
@@ -35,7 +36,7 @@ def reply(message: Message, finish: Finish | None = None, stop_string: str = "")
         prompt_tokens=20,
         cached_tokens=8,
         stop_string=stop_string,
-        pieces=(b"a", "é".encode(), b"<end>"),
+        parts=Parts((b"a", "é".encode(), b"<end>"), text=range(2)),
     )
 
 

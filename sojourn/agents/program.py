@@ -6,15 +6,17 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated
 
 from sojourn.agents.programs.presets import PRESETS, PresetName, Started
-from sojourn.agents.programs.process import InFolder, InSandbox
+from sojourn.agents.programs.process import TASK_FILE, InFolder, InSandbox, fault_of
 from sojourn.agents.programs.seat import Bounds, ProgramSeat
-from sojourn.config.fields import Range
+from sojourn.config.fields import TEXT, Range, Text
 from sojourn.errors import MissingExtraError
 from sojourn.protocols import AgentContext
+
+READ = Text(r"/[^\0]*", "the absolute path of a folder")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +24,15 @@ class Program:
     """Starts the `command` of a program for each episode, whose requests to the model become the turns that are
     trained. It needs no change but its base URL.
 
-    The program finds the model at `OPENAI_BASE_URL` and `ANTHROPIC_BASE_URL`, the task in `SOJOURN_TASK` and the file
-    task.txt, and the world as a server of tools (MCP) at `SOJOURN_MCP_URL`, or over plain HTTP below `SOJOURN_URL`. In
-    `command`, `variables` (of its environment) and `files` (texts by their paths in its folder), these stand for their
-    values: {base_url}, {url}, {mcp_url}, {key}, {model}, {task}, {folder}, and {socket}, a Unix socket of the gateway.
+    The program finds the model at `OPENAI_BASE_URL` and `ANTHROPIC_BASE_URL`, the task in `SOJOURN_TASK` and in a file,
+    task.txt, whose path is in `SOJOURN_TASK_FILE`, and the world as a server of tools (MCP) at `SOJOURN_MCP_URL`, or
+    over plain HTTP below `SOJOURN_URL`. In `command`, `variables` (of its environment) and `files` (texts by their
+    paths in its folder), these stand for their values: {base_url}, {url}, {mcp_url}, {key}, {model}, {task},
+    {task_file}, {folder}, and {socket}, a Unix socket of the gateway.
+
+    No argument and no variable can hold a task of more than 128 KiB, or one with a character of code 0: such an episode
+    is a failure of the infrastructure, unless {task_file} is among these, for a program that reads the file; then
+    `SOJOURN_TASK` is not set.
 
     Where the world is acted in by a browser, the program drives it by the Chrome DevTools Protocol (CDP), at the
     address `SOJOURN_CDP_URL`, {cdp_url}; without a sandbox, at the Unix socket {cdp_socket}.
@@ -46,15 +53,15 @@ class Program:
     may do, as a command that starts a container must.
     """
 
-    command: tuple[str, ...] = ()
+    command: tuple[Annotated[str, TEXT], ...] = ()
     preset: PresetName = ""
-    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    variables: Mapping[str, Annotated[str, TEXT]] = field(default_factory=dict[str, str])
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     last_action: str = ""
     replies: Annotated[int, Range(1)] = 64
     seconds: Annotated[float, Range(above=0)] = 600.0
     sandbox: bool = True
-    read: tuple[str, ...] = ()
+    read: tuple[Annotated[str, READ], ...] = ()
     memory_bytes: Annotated[int, Range(2**26)] = 2**31
     disk_bytes: Annotated[int, Range(2**16)] = 2**28
     processes: Annotated[int, Range(4)] = 256
@@ -64,6 +71,12 @@ class Program:
             raise ValueError("command = []: expected a program and its arguments, or a preset")
         if self.read and not self.sandbox:
             raise ValueError("read says what a sandbox shows, but sandbox = false: leave one of them out")
+        for name, value in self.variables.items():
+            if not name or "=" in name or "\0" in name:
+                raise ValueError(f"variables has the name {name!r}: expected that of a variable, such as HOME")
+            if fault := fault_of(f"{name}={value}"):
+                raise ValueError(f"variables.{name} {fault}: expected a shorter text: put it into a file of `files`")
+        _check_paths(self.started.files)
 
     @property
     def started(self) -> Started:
@@ -82,8 +95,7 @@ class Program:
 
     def mentions(self, placeholder: str) -> bool:
         """Returns whether the command, the variables or the files have a placeholder."""
-        command, variables, files = self.started
-        return any(placeholder in text for text in (*command, *variables.values(), *files.values()))
+        return self.started.mentions(placeholder)
 
     def require_installed(self) -> None:
         """Raises `MissingExtraError` where the program of a preset is not on this machine, or not in its sandbox."""
@@ -106,14 +118,24 @@ class Program:
             )
 
     def seat(self, context: AgentContext) -> ProgramSeat:
-        command, variables, files = self.started
-        if self.preset and (path := shutil.which(command[0])):
-            command = (os.path.abspath(path), *command[1:])
-        run = InFolder(command=command, variables=variables, files=files)
+        started = self.started
+        if self.preset and (path := shutil.which(started.command[0])):
+            started = started._replace(command=(os.path.abspath(path), *started.command[1:]))
+        run = InFolder(started=started)
         if self.sandbox:
             run = InSandbox(
-                command=command, variables=variables, files=files, read=self.read, memory_bytes=self.memory_bytes,
-                disk_bytes=self.disk_bytes, processes=self.processes,
+                started=started, read=self.read, memory_bytes=self.memory_bytes, disk_bytes=self.disk_bytes,
+                processes=self.processes,
             )  # fmt: skip
         bounds = Bounds(seconds=self.seconds, replies=self.replies, last_action=self.last_action)
         return ProgramSeat(context, run, bounds)
+
+
+def _check_paths(files: Mapping[str, str]) -> None:
+    """Raises `ValueError` where the path of a file does not lead below a folder, or leads below another file."""
+    for path in files:
+        one = PurePosixPath(path)
+        if str(one) != path or path == "." or one.is_absolute() or ".." in one.parts or "\0" in path:
+            raise ValueError(f"files has the path {path!r}: expected one below the program's folder, such as agent.py")
+        if above := [str(parent) for parent in one.parents if str(parent) in (*files, TASK_FILE)]:
+            raise ValueError(f"files has the path {path!r}, but {above[0]!r} is a file: expected a folder: rename one")

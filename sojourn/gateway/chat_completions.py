@@ -33,7 +33,8 @@ MOST_SAMPLES = 128
 
 
 class ChatCompletions:
-    """Reads and writes chat completions. A thought goes into `reasoning_content`, as other servers write it."""
+    """Reads and writes chat completions. A thought goes into `reasoning_content`, as other servers write it. The
+    `logprobs` list the tokens of the content alone; those of a stream come with its last chunk."""
 
     def read(self, body: Mapping[str, Any]) -> ChatRequest:
         whole = Field(body)
@@ -194,5 +195,5 @@ def _usage(replies: Sequence[Reply]) -> dict[str, Any]:
         "completion_tokens": sampled,
         "total_tokens": prompt + sampled,
         "prompt_tokens_details": {"cached_tokens": replies[0].cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": sum(reply.thought_tokens for reply in replies)},
+        "completion_tokens_details": {"reasoning_tokens": sum(len(reply.parts.thought) for reply in replies)},
     }

@@ -35,6 +35,7 @@ ERRORS = {
     401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
     429: "rate_limit_error", 529: "overloaded_error",
 }  # fmt: skip
+FAILED = "error: "  # begins the answer to a call that failed, as where a server of tools says so (MCP)
 BETWEEN = "\n"  # blocks of one message that the model did not write
 
 
@@ -125,6 +126,7 @@ def _given(role: Role, blocks: Sequence[Field]) -> Iterator[Message]:
         if of_tools:
             for block in run:
                 text = read_text(block.get("content"), BETWEEN)
+                text = f"{FAILED}{text}" if block.get("is_error").flag() else text
                 yield Message(Role.TOOL, text, answers=block.get("tool_use_id").text())
         else:
             yield Message(role, BETWEEN.join(map(read_part, run)))

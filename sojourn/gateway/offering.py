@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,13 @@ PROTOCOLS = ("2025-06-18", "2025-03-26", "2024-11-05")  # of MCP, the latest fir
 CALL_IDS = ("claudecode/toolUseId", "callId", "call_id")  # where clients tell which of the model's calls they carry out
 NO_METHOD, BAD_PARAMETERS = -32601, -32602  # of JSON-RPC
 PortOf = Callable[[str], WorldPort]
+
+
+class _Answer(JSONResponse):
+    """An answer in UTF-8. Half a surrogate pair, which a world may show and UTF-8 cannot say, is a question mark."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, ensure_ascii=False).encode(errors="replace")
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,7 @@ class Offering:
     async def _observation(self, api: Api, request: Request) -> Response:
         port = self._port(request)
         seen = port.observation
-        return JSONResponse(
+        return _Answer(
             {
                 "system": [_told(message) for message in seen.system],
                 "messages": [_told(message) for message in seen.messages],
@@ -67,7 +75,7 @@ class Offering:
             raise RequestError('the body has no action: expected "text", or "name" and "arguments"')
         shown = await port.act(action, str(body.get("call_id") or ""))
         messages = [_told(message) for message in shown.messages]
-        return JSONResponse({"messages": messages, "refusal": shown.refusal or None, "done": shown.done})
+        return _Answer({"messages": messages, "refusal": shown.refusal or None, "done": shown.done})
 
     async def _mcp(self, api: Api, request: Request) -> Response:
         port, body = self._port(request), json_object(await read_body(request, self.limits))
@@ -79,8 +87,8 @@ class Offering:
             found = await _answered(port, str(body.get("method")), parameters if isinstance(parameters, dict) else {})
         except RequestError as error:
             code = NO_METHOD if error.code == "no_method" else BAD_PARAMETERS
-            return JSONResponse({**told, "error": {"code": code, "message": str(error)}})
-        return JSONResponse({**told, "result": found})
+            return _Answer({**told, "error": {"code": code, "message": str(error)}})
+        return _Answer({**told, "result": found})
 
 
 async def _answered(port: WorldPort, method: str, parameters: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from sojourn.errors import SojournError
+from sojourn.gateway.parts import Parts
 from sojourn.types import Message, Sample, Tool, Turn
 
 Finish = Literal["stop", "length", "calls", "stop_string"]
@@ -75,7 +76,8 @@ class ChatRequest:
 @dataclass(frozen=True, kw_only=True)
 class Reply:
     """Holds one reply of the model: the turn that was recorded, and the message that the client is told, whose calls
-    have ids. `pieces` are the bytes of the sampled tokens, of which `thought_tokens` are those of the thought."""
+    have ids. `parts` says which of the sampled tokens hold the thought and the text, where one of them is to be told.
+    """
 
     number: int  # of the turn in its session
     turn: Turn
@@ -84,8 +86,7 @@ class Reply:
     prompt_tokens: int
     cached_tokens: int = 0
     stop_string: str = ""
-    pieces: tuple[bytes, ...] = ()
-    thought_tokens: int = 0
+    parts: Parts = field(default_factory=Parts)
 
     @property
     def sample(self) -> Sample:

@@ -246,7 +246,7 @@ def _usage(reply: Reply) -> dict[str, Any]:
         "input_tokens": reply.prompt_tokens,
         "input_tokens_details": {"cached_tokens": reply.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": sampled,
-        "output_tokens_details": {"reasoning_tokens": reply.thought_tokens},
+        "output_tokens_details": {"reasoning_tokens": len(reply.parts.thought)},
         "total_tokens": reply.prompt_tokens + sampled,
     }
 

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate
 from typing import Literal
 
 from sojourn.abilities import Tell, sample_telling
@@ -18,10 +17,10 @@ from sojourn.event_loop import cancelled
 from sojourn.gateway import conversation, request_notes
 from sojourn.gateway.conversation import Ours, joined
 from sojourn.gateway.exchange import Exchanges
+from sojourn.gateway.parts import Parts, parts_of
 from sojourn.gateway.placement import Cause, Difference, Place, Placement, Recorded
 from sojourn.gateway.requests import ChatRequest, Finish, Reply, RequestError
 from sojourn.protocols import AgentContext
-from sojourn.render import pieces
 from sojourn.render.choices import tokens_of
 from sojourn.render.partial import PartialReader, PartialReply, ReadsPartialReplies
 from sojourn.render.text import HasCodec
@@ -295,11 +294,12 @@ class Session:
         self.placement.add(Recorded(number, (*messages, self.read_back(told)), place.tools, place.parent))
         known = len(prompt.tokens) - len(new.tokens)
         finish = _finish(sample, told, stop_string)
-        written = self._pieces(sample.tokens) if request.logprobs or told.thought else ()
+        listed = told.text if request.logprobs else ""
+        read = listed or told.thought
+        parts = parts_of(self.context.renderer, sample.tokens, told.thought, listed) if read else Parts()
         reply = Reply(
             number=number, turn=turn, message=told, finish=finish, prompt_tokens=len(prompt.tokens),
-            cached_tokens=known, stop_string=stop_string,
-            pieces=written if request.logprobs else (), thought_tokens=_thought_tokens(written, told.thought),
+            cached_tokens=known, stop_string=stop_string, parts=parts,
         )  # fmt: skip
         self.observe(reply)
         return reply
@@ -344,19 +344,6 @@ class Session:
         if isinstance(renderer, ReadsPartialReplies):
             told = renderer.parse_partial(told.text, ended=True)
         return Message(Role.ASSISTANT, told.text, told.thought)
-
-    def _pieces(self, tokens: IntArray) -> tuple[bytes, ...]:
-        renderer = self.context.renderer
-        return pieces.bytes_of(renderer.codec, tokens) if isinstance(renderer, HasCodec) else (b"",) * len(tokens)
-
-
-def _thought_tokens(written: Sequence[bytes], thought: str) -> int:
-    """Returns how many tokens of a reply hold a part of its thought."""
-    begin = b"".join(written).find(thought.encode()) if thought else -1
-    if begin < 0:
-        return 0
-    ends, end = list(accumulate(map(len, written))), begin + len(thought.encode())
-    return sum(at > begin and at - len(piece) < end for piece, at in zip(written, ends, strict=True))
 
 
 def _context_notes(cause: Cause | None, place: Place) -> dict[str, str]:

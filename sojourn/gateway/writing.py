@@ -23,11 +23,13 @@ def arguments_text(call: ToolCall) -> str:
 
 
 def token_logprobs(reply: Reply) -> list[dict[str, Any]]:
-    """Returns the logprobs of all sampled tokens, as both APIs of OpenAI write them."""
-    pairs = zip(reply.pieces, reply.sample.logprobs.tolist(), strict=True)
+    """Returns the logprobs of the tokens of the text, as both APIs of OpenAI write them: those of the thought, of calls
+    and of what ends the reply are not listed, so that clients can lay the tokens over the text that they were told."""
+    logprobs, parts = reply.sample.logprobs.tolist(), reply.parts
+    tokens = ((parts.pieces[at], logprobs[at]) for at in parts.text)
     return [
         {"token": piece.decode(errors="replace"), "logprob": logprob, "bytes": list(piece), "top_logprobs": []}
-        for piece, logprob in pairs
+        for piece, logprob in tokens
     ]
 
 

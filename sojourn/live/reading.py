@@ -23,8 +23,8 @@ BUSY = ("locked", "busy")  # in what SQLite says while another process holds the
 
 
 class SessionRow(NamedTuple):
-    """A session as a table shows it: `turns` are counted, and `feedback` is the mean of the `values` that were given.
-    `stage` and `step` are those that trained on it."""
+    """A session as a table shows it: `turns` are counted, and `feedback` is the mean of the `values` that were given,
+    unless its person does not agree any more. `stage` and `step` are those that trained on it."""
 
     key: str
     person: str
@@ -126,8 +126,9 @@ def session(store: LiveStore, key: str) -> SessionRow:
 def _sessions(store: LiveStore, where: str, values: Sequence[object]) -> list[SessionRow]:
     rows = store.rows(
         "SELECT key, person, consent, release, opened, touched, ended, stage, step, "
-        "(SELECT COUNT(*) FROM turns WHERE session = key), (SELECT COUNT(*) FROM feedback WHERE session = key), "
-        f"(SELECT AVG(value) FROM feedback WHERE session = key) FROM sessions WHERE {where}",
+        "(SELECT COUNT(*) FROM turns WHERE session = key), "
+        "(SELECT COUNT(*) FROM feedback WHERE session = key AND consent), "
+        f"(SELECT AVG(value) FROM feedback WHERE session = key AND consent) FROM sessions WHERE {where}",
         values,
     )
     return [SessionRow(*row)._replace(consent=bool(row[2])) for row in rows]
@@ -143,10 +144,10 @@ def _counts(store: LiveStore) -> SessionCounts:
 
 
 def _feedback(store: LiveStore) -> dict[int, Estimate]:
-    """Returns the mean feedback of the sessions that each release answered."""
+    """Returns the mean feedback of the sessions that each release answered and whose persons agree."""
     values: defaultdict[int, list[float]] = defaultdict(list)
     for release, value in store.rows(
-        "SELECT release, AVG(value) FROM feedback JOIN sessions ON key = session GROUP BY session"
+        "SELECT release, AVG(value) FROM feedback JOIN sessions ON key = session WHERE consent GROUP BY session"
     ):
         values[release].append(value)
     means = {release: mean(found) for release, found in values.items()}

@@ -299,10 +299,10 @@ class LiveStore:
 
     def scores(self, release: int, newest: int | None = None, since: float = 0.0) -> list[float]:
         """Returns the mean feedback of each of the newest sessions (None: of all) that a release answered and that have
-        any, the newest first; of those alone that began at a time or later."""
+        any, the newest first; of those alone that began at a time or later, and whose person still agrees."""
         rows = self._database.execute(
             "SELECT AVG(value) FROM feedback JOIN sessions ON key = session WHERE release = ? AND opened >= ? "
-            "GROUP BY session ORDER BY MAX(at) DESC LIMIT ?",
+            "AND consent GROUP BY session ORDER BY MAX(at) DESC LIMIT ?",
             (release, since, -1 if newest is None else newest),
         )
         return [value for (value,) in rows.fetchall()]

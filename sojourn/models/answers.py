@@ -46,7 +46,10 @@ class Spent(NamedTuple):
 @dataclass
 class AnswerStore:
     """Keeps answers by a key of everything that was asked: in memory, unless there is a run folder. Each is on the disk
-    as soon as it is there, so that a run that is killed asks for none of them again."""
+    as soon as it is there, so that a run that is killed asks for none of them again.
+
+    A reply without text, as of a model that thought until its tokens were spent, is no answer: what it took is kept,
+    and the question is asked again."""
 
     folder: Path | None = None
     writes: bool = True
@@ -68,13 +71,16 @@ class AnswerStore:
     def find(self, key: str) -> KnownAnswer | None:
         columns = ", ".join(KnownAnswer._fields)
         row = self._database.execute(f"SELECT {columns} FROM answers WHERE key = ?", (key,)).fetchone()
-        return None if row is None else KnownAnswer(*row)
+        answer = None if row is None else KnownAnswer(*row)
+        return answer if answer and answer.text.strip() else None
 
     def add(self, key: str, answer: KnownAnswer) -> None:
+        """Keeps an answer; what an earlier reply to the same question took, which was none, stays."""
         try:
             with self._database:
+                self._database.execute("UPDATE answers SET key = 'no answer ' || rowid WHERE key = ?", (key,))
                 marks = ", ".join("?" * (1 + len(answer)))
-                self._database.execute(f"INSERT OR REPLACE INTO answers VALUES ({marks})", (key, *answer))
+                self._database.execute(f"INSERT INTO answers VALUES ({marks})", (key, *answer))
         except sqlite3.Error as error:
             raise RecordError(f"an answer cannot be written ({error}): free disk space, then resume the run") from error
         if (before := self._spent.get(answer.model)) is not None:

@@ -29,9 +29,10 @@ class EndpointModel:
 
     An answer is known by both of the model's names, that of `[models]` and that at its server, the messages and the
     parameters: it is asked for once in a run folder, also where two ask at the same time, and where the first no longer
-    waits. `ConfigError` stops the run once the budget is spent; requests that are under way then still end, so that a
-    budget may be exceeded by what `concurrency` answers take. Where the server does not count tokens, one is counted
-    for every three bytes of text.
+    waits; a reply without text is told as it is, and the next who asks the same asks the server. `ConfigError` stops
+    the run once the budget is spent; requests that are under way then still end, so that a budget may be exceeded by
+    what `concurrency` answers take. Where the server does not count tokens, one is counted for every three bytes of
+    text.
     """
 
     name: str
@@ -81,7 +82,7 @@ class EndpointModel:
         return None if found is None else found._replace(cost=0.0)
 
     async def _asked(self, key: str, asker: str, texts: list[dict[str, str]], options: dict[str, Any]) -> Answer:
-        """Returns the server's answer, once it is kept."""
+        """Returns the server's answer, once it, and what it took, is kept."""
         began = time.monotonic()
         completion = await self.endpoint.complete(texts, **options)
         text = self._text(completion)

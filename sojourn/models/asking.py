@@ -128,7 +128,7 @@ class AskedModels:
             max_tokens=max_tokens,
             unanswered=answer.unanswered,
         )
-        self._keep((model, question, max_tokens, temperature, seed), made)
+        self._keep((model, question, max_tokens, temperature, seed, answer.text), made)
         return answer
 
     async def weigh(

@@ -49,7 +49,8 @@ class ServedModel:
     the policy may sample in a turn). The run stops when `token_budget` tokens, of questions and answers, or
     `cost_budget` in money are spent (0: no limit); `prompt_price` and `sampled_price` are what a million tokens cost.
     Answers are kept in the run folder, and nothing is asked twice; `answers` names an earlier run, whose answers are
-    taken where the same was asked.
+    taken where the same was asked. A reply without text is no such answer: it counts in what is spent, and is asked for
+    again where the same is asked.
 
     Streams such as `teacher` ask it for the log-probabilities of a prompt's tokens, which servers of vLLM's API give:
     for the `top_k` likeliest tokens in each place (0: for the prompt's own alone), of which vLLM gives at most 20

@@ -3,17 +3,21 @@
 import asyncio
 import contextlib
 import errno
+import hashlib
 import os
+import re
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sojourn.agents.program import Program
+from sojourn.config.registry import build
 from sojourn.errors import ConfigError, InfrastructureError
-from sojourn.types import Ending, ToolCall
-from tests.gateway_sessions import replies, said
-from tests.program_worlds import DOOR, LOOP, PYTHON, played
+from sojourn.types import Ending, Observation, ToolCall
+from tests.gateway_sessions import replies, said, user
+from tests.program_worlds import DOOR, LOOP, PYTHON, Hall, Halls, played
 
 LEFT = ToolCall("look", {"at": "left"})
 ASK = """
@@ -240,10 +244,87 @@ async def test_programs_at_once_never_mix():
         assert [turn.reward for turn in trajectory.turns] == [0.5, 0.5, 0.5, 1.0]
 
 
+class LongHall(Hall):
+    """A hall whose first observation is the text of `seen`."""
+
+    seen = ""
+
+    async def start(self) -> Observation:
+        return replace(await super().start(), messages=(user(self.seen),))
+
+
+def halls(text):
+    hall = LongHall()
+    hall.seen = text
+    family = Halls()
+    family.make = lambda task: hall
+    return family
+
+
+READS = LOOP + ASK + "import hashlib\ntext = open(os.environ['SOJOURN_TASK_FILE'], 'rb').read()\n"
+READS += "print(hashlib.sha256(text).hexdigest(), 'SOJOURN_TASK' in os.environ)"
+
+
+@pytest.mark.parametrize("sandbox", [True, False])
+@pytest.mark.parametrize("text", ["x" * 200_000, "é" * 70_000, "a\0b"])
+async def test_a_task_that_no_variable_can_hold_is_read_from_its_file_or_refused(sandbox, text):
+    """The program is no worse than others: without the file it would know nothing of its task."""
+    episode, *_ = await played(replies(said("Hi")), halls(text), code=READS, sandbox=sandbox)
+    assert "of the program has " in str(episode.error)
+    assert "name {task_file} in agent.command" in str(episode.error)
+    episode, *_ = await played(
+        replies(said("Hi")), halls(text), code=READS, sandbox=sandbox, variables={"MINE": "{task_file}"},
+        last_action="{output}",
+    )  # fmt: skip
+    assert episode.error is None
+    told = hashlib.sha256(f"Look at the door.\n\n{text}".encode()).hexdigest()
+    assert f"{told} False" in episode.trajectories[0].turns[-1].notes["program's output"]
+    too_long = played(replies(), halls(text), sandbox=sandbox, command=(PYTHON, "{task_file}", "{task}"))
+    episode, *_ = await too_long
+    assert "an argument of the program has " in str(episode.error)
+
+
+@pytest.mark.parametrize("sandbox", [True, False])
+async def test_half_a_surrogate_pair_in_a_task_is_a_question_mark(sandbox):
+    code = LOOP + ASK + "print(os.environ['SOJOURN_TASK'] == open('task.txt').read(), os.environ['SOJOURN_TASK'])\n"
+    code += "print(asked(os.environ['SOJOURN_URL'] + '/observation')['messages'][0]['content'])"
+    episode, *_ = await played(replies(said("Hi")), halls("a\ud800b"), code=code, sandbox=sandbox)
+    assert episode.error is None
+    printed = episode.trajectories[0].turns[-1].notes["program's output"]
+    assert printed.splitlines() == ["True Look at the door.", "", "a?b", "a?b"]
+
+
 @pytest.mark.parametrize(
     ("config", "words"),
-    [({"command": ()}, "expected a program"), ({"command": ("x",), "read": ("/a",), "sandbox": False}, "read says")],
+    [
+        ({"command": ()}, "expected a program"),
+        ({"read": ("/a",), "sandbox": False}, "read says"),
+        ({"variables": {"": "x"}}, "the name '': expected that of a variable, such as HOME"),
+        ({"variables": {"A=B": "x"}}, "the name 'A=B': expected that of a variable"),
+        ({"variables": {"A": "x" * 131_072}}, "variables.A has 131074 bytes, of which it may have 131071"),
+        ({"variables": {"A": "a\0b"}}, "variables.A has a character of code 0"),
+        *(
+            ({"files": {path: "x"}}, "expected one below the program's folder")
+            for path in ("", ".", "/etc/x", "../x", "a/../../x", "a/", "./a", "a\0b")
+        ),
+        ({"files": {"a": "x", "a/b": "y"}}, "'a/b', but 'a' is a file: expected a folder"),
+        ({"files": {"task.txt/b": "y"}}, "'task.txt/b', but 'task.txt' is a file"),
+    ],
 )
 def test_what_cannot_be_meant_is_refused(config, words):
-    with pytest.raises(ValueError, match=words):
-        Program(**config)
+    with pytest.raises(ValueError, match=re.escape(words)):
+        Program(**{"command": ("x",), **config})
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"read": ["opt"]}, "agent.read.0 = 'opt': expected the absolute path of a folder"),
+        ({"command": ["x", "a\0b"]}, "expected a text without characters of code 0"),
+        ({"variables": {"A": "a\0b"}}, "expected a text without characters of code 0"),
+        ({"variables": {"A": 1}}, "agent.variables.A = 1: expected text in quotes"),
+    ],
+)
+def test_a_table_of_a_program_is_refused_by_its_key(table, words):
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        build("agent", {"name": "program", "command": ["x"], **table}, "agent")

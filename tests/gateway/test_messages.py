@@ -49,8 +49,34 @@ def test_blocks_become_messages():
 
 
 @pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"content": "no door", "is_error": True}, "error: no door"),
+        ({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "is_error": True}, "error: a\nb"),
+        ({"is_error": True}, "error: "),
+        ({"content": "a door", "is_error": False}, "a door"),
+        ({"content": "a door", "is_error": None}, "a door"),
+    ],
+)
+def test_a_result_says_that_its_call_failed(more, told):
+    got = read({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", **more}]})
+    assert got.messages == (Message(Role.TOOL, told, answers="c1"),)
+
+
+@pytest.mark.parametrize(
     ("body", "told"),
     [
+        (
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [{"type": "tool_result", "tool_use_id": "c", "content": "", "is_error": "yes"}],
+                    }
+                ]
+            },
+            r'is_error is "yes": expected true or false',
+        ),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, r"content\[0\] is of the type 'image'"),
         ({"messages": [{"role": "assistant", "content": [{"type": "image"}]}]}, "expected text, thinking"),
         ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "tool_use_id is missing"),

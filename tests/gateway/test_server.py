@@ -197,6 +197,25 @@ def test_sixty_four_sessions_at_once_never_mix():
         assert all("undelivered" not in turn.info for turn in one.trajectory(Ending.DONE).turns)
 
 
+async def test_the_model_is_told_that_a_call_failed_and_the_conversation_goes_on_in_its_context():
+    script = iter([said("I look.", "", CALL), said("Again.", "", CALL), said("A door.")])
+    found, one, sampler = gateway(lambda prompt: next(script))
+    body = {"model": "m", "max_tokens": 99, "tools": [{"name": "look", "input_schema": {"type": "object"}}]}
+    messages = [{"role": "user", "content": "Look."}]
+    async with client(found) as http:
+        for failed in (True, False, None):
+            answer = (await http.post("/s/key/v1/messages", json={**body, "messages": messages})).json()
+            called = [block["id"] for block in answer["content"] if block["type"] == "tool_use"]
+            results = [{"type": "tool_result", "tool_use_id": name, "content": "seen", "is_error": failed}
+                       for name in called]  # fmt: skip
+            messages += [{"role": "assistant", "content": answer["content"]}, {"role": "user", "content": results}]
+    assert [turn.parent for turn in one.turns] == [-1, 0, 1]
+    told = sampler.format.decode(sampler.prompts[-1])
+    assert told.count("error: seen") == 1
+    assert told.count("seen") == 2
+    exact(one, sampler)
+
+
 def test_the_openai_client_calls_tools():
     openai = pytest.importorskip("openai", reason="the client")
     script = iter([said("I look.", "", CALL), said("A door.")])
@@ -208,7 +227,9 @@ def test_the_openai_client_calls_tools():
         first = client.chat.completions.create(model="m", messages=messages, tools=tools, logprobs=True).choices[0]
         assert first.finish_reason == "tool_calls"
         assert json.loads(first.message.tool_calls[0].function.arguments) == {"at": "the door"}
-        assert [one.logprob for one in first.logprobs.content] == pytest.approx(sampler.samples[0].logprobs.tolist())
+        listed = first.logprobs.content
+        assert "".join(one.token for one in listed) == first.message.content == "I look."
+        assert [one.logprob for one in listed] == pytest.approx(sampler.samples[0].logprobs[: len(listed)].tolist())
         answer = {"role": "tool", "tool_call_id": first.message.tool_calls[0].id, "content": "a door"}
         messages += [first.message.model_dump(exclude_none=True), answer]
         with client.chat.completions.create(model="m", messages=messages, tools=tools, stream=True) as stream:

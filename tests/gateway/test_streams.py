@@ -116,8 +116,9 @@ async def test_several_replies_are_streamed_beside_each_other():
     ends = [(choice["index"], choice["finish_reason"]) for choice in choices if choice["finish_reason"]]
     assert ends == [(0, "tool_calls"), (1, "tool_calls"), (2, "tool_calls")]
     with_logprobs = [choice["logprobs"]["content"] for choice in choices if choice.get("logprobs")]
-    logprobs = [[token["logprob"] for token in tokens] for tokens in with_logprobs]
-    assert logprobs == [pytest.approx(sample.logprobs.tolist()) for sample in sampler.samples]
+    for number, (tokens, sample) in enumerate(zip(with_logprobs, sampler.samples, strict=True)):
+        assert bytes(byte for token in tokens for byte in token["bytes"]).decode() == f"Reply {number}, é."
+        assert [token["logprob"] for token in tokens] == pytest.approx(sample.logprobs[: len(tokens)].tolist())
     assert told[-1]["usage"]["completion_tokens"] == sum(len(sample.tokens) for sample in sampler.samples)
     texts = [choice["index"] for choice in choices if choice["delta"].get("content")]
     assert texts != sorted(texts), "they are told in turns"

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sojourn.errors import RecordError
+from sojourn.live import reading
 from sojourn.live.facts import Traffic, digest_of
 from sojourn.live.store import LiveStore
 from sojourn.types import Versions
@@ -147,6 +148,28 @@ def test_scores_of_a_release_are_the_means_of_its_newest_sessions_with_feedback(
     assert store.scores(0, 10) == [1.0]
     assert sorted(store.scores(1, 10)) == [-1.0, 0.5]
     assert len(store.scores(1, 1)) == 1
+
+
+def test_what_was_said_of_a_session_that_was_taken_back_decides_nothing(store):
+    """Also where training took the session before; what its person agrees to again counts again."""
+    for key in ("a", "b", "c"):
+        kept(store, key, release=1)
+        store.add_feedback(key, "x", 0, -1.0 if key == "a" else 1.0)
+    store.offer(0, store.folder, {})
+    store.offer(1, store.folder, {})
+    assert [one.key for one in store.take("rl", 0, 2)] == ["a", "b"]
+    store.agree("a", False)
+    store.agree("c", False)
+    assert store.scores(1) == [1.0]
+    shown = reading.read(store.folder.parent, 10)
+    assert shown.feedback[1].mean == 1.0
+    assert {row.key: (row.values, row.feedback) for row in shown.sessions} == {
+        "a": (0, None), "b": (1, 1.0), "c": (0, None),
+    }  # fmt: skip
+    store.agree("a", True)
+    assert sorted(store.scores(1)) == [-1.0, 1.0]
+    store.forget(person="a")
+    assert store.scores(1) == [1.0]
 
 
 def test_a_file_that_is_no_store_is_refused(tmp_path):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.gateway_sessions import said
 from tests.live_site import HELLO, Site
 
@@ -67,3 +69,22 @@ async def test_feedback_of_a_reply_that_is_not_kept_is_no_feedback_of_the_one_be
         assert (refused.status_code, "that reply is not kept" in refused.text) == (409, True)
         assert words(site) == [("reply 1", 0.0)]
         assert (await site.post("/s/a/feedback", value=1, turn=0)).json() == {"counts": True, "turn": 0}
+
+
+async def test_a_person_takes_back_a_session_while_a_reply_is_sampled_for_it(tmp_path):
+    """The reply is told to nobody and kept nowhere, and what comes next under its name is kept nowhere either."""
+    async with Site(tmp_path, script=numbered(), consent=True) as site:
+        first = await site.ask()
+        await site.post("/s/a/consent", consent=True, person="jo")
+        body = {"model": "m", "messages": [*HELLO, first, {"role": "user", "content": "More"}]}
+        asking = Asking(site, first)
+        await asking.asked.wait()
+        assert (await site.http.delete("/people/jo")).json() == {"removed": ["a"]}
+        asking.go_on.set()
+        with pytest.raises(AssertionError, match="its episode is over"):
+            await asking.reply
+        site.sampler.wait = None
+        assert (await site.http.post("/s/a/v1/chat/completions", json=body)).status_code == 200
+        assert (await site.http.delete("/people/jo")).json() == {"removed": []}
+        assert site.store.sessions() == []
+        assert site.store.scores(0) == []

@@ -48,6 +48,40 @@ async def test_a_reply_without_text_is_an_empty_answer(content):
         assert (await model(url).ask(QUESTION, **ASK)).text == ""
 
 
+@pytest.mark.parametrize("content", [None, "", " \n"])
+async def test_a_reply_without_text_is_paid_for_and_asked_for_again_and_an_answer_is_kept(tmp_path: Path, content):
+    """Also after a restart, and where a run of before kept a reply without text as an answer."""
+    said = [content, content, "Because.", "Never asked for."]
+    with answered(lambda path, body: reply(said[len(asked) - 1], 100, 10)) as (url, asked):
+        answers = []
+        for _ in range(4):
+            store = AnswerStore()
+            store.keep_in(tmp_path)
+            answers.append(await model(url, store, sampled_price=1e5).ask(QUESTION, **ASK, asker="a"))
+            spent = store.spent("referee")
+            store.close()
+        earlier = await model(url, answers=str(tmp_path)).ask(QUESTION, **ASK)
+    assert [(one.text.strip(), one.cached, one.cost) for one in answers] == [
+        ("", False, 1.0), ("", False, 1.0), ("Because.", False, 1.0), ("Because.", True, 1.0),
+    ]  # fmt: skip
+    assert (earlier.text, earlier.cached) == ("Because.", True)
+    assert spent == (330, 3.0)
+    assert len(asked) == 3
+
+
+async def test_a_reply_without_text_is_recorded_beside_the_answer():
+    texts = iter(["", "Because.", "Because."])
+
+    class Silent(Parrot):
+        async def ask(self, messages, **options):
+            return (await super().ask(messages, **options))._replace(text=next(texts))
+
+    asked = AskedModels({"parrot": Silent()})
+    for _ in range(3):
+        await asked.ask("parrot", QUESTION, **ASK, about=("a",), purpose="to see")
+    assert [one.answer for one in asked.take(["a"])["a"]] == ["", "Because."]
+
+
 async def test_tokens_that_a_server_does_not_count_are_estimated():
     said = Raw(200, json.dumps({"choices": [{"message": {"role": "assistant", "content": "Because."}}]}))
     with answered(lambda path, body: said) as (url, _):

@@ -23,6 +23,10 @@ class Started(NamedTuple):
     variables: Mapping[str, str]
     files: Mapping[str, str]
 
+    def mentions(self, placeholder: str) -> bool:
+        """Returns whether the command, the variables or the files have a placeholder."""
+        return any(placeholder in text for text in (*self.command, *self.variables.values(), *self.files.values()))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sojourn.agents.programs.presets import Started
 from sojourn.agents.programs.site import KEPT_BYTES, Exit, Job, Site, Tail
 from sojourn.envs.sandbox.command import GROUP, PASSWD, memory_file, python, sandbox_command
 from sojourn.envs.sandbox.tree import MACHINE_ERRORS
@@ -24,6 +25,7 @@ CDP_PORT, CDP_SOCKET = 9222, "/browser"  # of the browser of the world
 CDP_URL = f"http://127.0.0.1:{CDP_PORT}"
 HELD_S = 5.0  # for which a process that left its group may keep the outputs open
 TASK_FILE = "task.txt"
+LONGEST_BYTES = (1 << 17) - 1  # of an argument, or of a variable with its name and "=", on Linux (MAX_ARG_STRLEN)
 EXHAUSTED = (*MACHINE_ERRORS, errno.EAGAIN)  # the machine has too little of something now
 
 
@@ -31,20 +33,16 @@ EXHAUSTED = (*MACHINE_ERRORS, errno.EAGAIN)  # the machine has too little of som
 class InFolder:
     """Runs a command as the user who trains, in a new folder that is deleted afterwards."""
 
-    command: Sequence[str]
-    variables: Mapping[str, str]
-    files: Mapping[str, str]
+    started: Started
 
     async def __call__(self, site: Site) -> Exit:
-        job, folder = site.job, tempfile.mkdtemp(prefix="sojourn-program-")
+        folder = tempfile.mkdtemp(prefix="sojourn-program-")
         try:
-            places = {"folder": folder, "socket": site.service.path}
+            places = {"socket": site.service.path}
             places |= {"cdp_socket": site.cdp_socket} if site.cdp_socket else {}
-            await asyncio.to_thread(_write, folder, files_of(job, self.files, **places))
-            command = [job.filled(part, **places) for part in self.command]
-            own = {name: job.filled(value, **places) for name, value in self.variables.items()}
-            variables = {**os.environ, **job.variables(), **own}
-            return await _run(site, command, variables, folder)
+            filled = filled_for(site.job, self.started, folder, **places)
+            await asyncio.to_thread(_write, folder, filled.files)
+            return await _run(site, filled.command, {**os.environ, **filled.variables}, folder)
         finally:
             await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, True))
 
@@ -54,27 +52,20 @@ class InSandbox:
     """Runs a command in a sandbox: namespaces of its own with /usr and the folders `read`, an empty /task and /tmp, an
     unprivileged user, and no network but the gateway."""
 
-    command: Sequence[str]
-    variables: Mapping[str, str]
-    files: Mapping[str, str]
+    started: Started
     read: Sequence[str]
     memory_bytes: int
     disk_bytes: int
     processes: int
 
     async def __call__(self, site: Site) -> Exit:
-        told, places = site.job.at(f"http://127.0.0.1:{PORT}"), {"folder": "/task", "socket": SOCKET}
-        variables, sockets = dict(told.variables()), {PORT: (site.service.path, SOCKET)}
+        places, sockets = {"socket": SOCKET}, {PORT: (site.service.path, SOCKET)}
         if site.cdp_socket:
             places |= {"cdp_url": CDP_URL, "cdp_socket": CDP_SOCKET}
-            variables["SOJOURN_CDP_URL"] = CDP_URL
             sockets[CDP_PORT] = (site.cdp_socket, CDP_SOCKET)
-        own = {name: told.filled(value, **places) for name, value in self.variables.items()}
+        filled = filled_for(site.job.at(f"http://127.0.0.1:{PORT}"), self.started, "/task", **places)
         given = {
-            "command": [told.filled(part, **places) for part in self.command],
-            "variables": {**variables, **own},
-            "files": files_of(told, self.files, **places),
-            "sockets": {port: inside for port, (_, inside) in sockets.items()},
+            **filled._asdict(), "sockets": {port: inside for port, (_, inside) in sockets.items()},
             "memory_bytes": self.memory_bytes, "processes": self.processes,
         }  # fmt: skip
         program, passwd, group = (memory_file(data) for data in (_inside(given), PASSWD, GROUP))
@@ -93,9 +84,36 @@ class InSandbox:
                 os.close(number)
 
 
-def files_of(job: Job, files: Mapping[str, str], **places: str) -> dict[str, str]:
-    """Returns the texts of a program's files by their paths, with the task in one of them."""
-    return {TASK_FILE: job.task, **{path: job.filled(text, **places) for path, text in files.items()}}
+def filled_for(job: Job, started: Started, folder: str, **places: str) -> Started:
+    """Returns how a program is started for a job: with the values of all placeholders, the variables by which it finds
+    what it is told, and the task in a file. The task is in no variable where it is too long for one, or has a character
+    of code 0, and the program is told of the file by {task_file}. Raises `InfrastructureError` where an argument or a
+    variable cannot be given to a program."""
+    file = f"{folder}/{TASK_FILE}"
+    places = {"folder": folder, "task_file": file, **places}
+    variables = {**job.variables(), "SOJOURN_TASK_FILE": file}
+    variables |= {"SOJOURN_CDP_URL": places["cdp_url"]} if "cdp_url" in places else {}
+    variables |= {name: job.filled(value, **places) for name, value in started.variables.items()}
+    if started.mentions("{task_file}") and fault_of(f"SOJOURN_TASK={variables['SOJOURN_TASK']}"):
+        del variables["SOJOURN_TASK"]
+    command = tuple(job.filled(part, **places) for part in started.command)
+    texts = {"an argument": command, "a variable": [f"{name}={value}" for name, value in variables.items()]}
+    for kind, given in texts.items():
+        if fault := next(filter(None, map(fault_of, given)), ""):
+            raise InfrastructureError(
+                f"{kind} of the program {fault}: expected a shorter task, or a program that reads it from its file: "
+                "name {task_file} in agent.command, agent.variables or agent.files, in place of {task}"
+            )
+    files = {TASK_FILE: job.task, **{path: job.filled(text, **places) for path, text in started.files.items()}}
+    return Started(command, variables, files)
+
+
+def fault_of(text: str) -> str:
+    """Returns why a text can be no argument of a program, and no variable with its name; empty where it can."""
+    size = len(text.encode(errors="replace"))
+    if size > LONGEST_BYTES:
+        return f"has {size} bytes, of which it may have {LONGEST_BYTES}"
+    return "has a character of code 0" if "\0" in text else ""
 
 
 def _inside(given: Mapping[str, object]) -> bytes:
@@ -121,6 +139,11 @@ async def _run(
             pass_fds=descriptors, cwd=folder, env=dict(variables),
         )  # fmt: skip
     except OSError as error:
+        if error.errno == errno.E2BIG:
+            raise InfrastructureError(
+                f"{command[0]!r} cannot be started, as its arguments and variables are too long together: let it read "
+                "its task from the file {task_file}"
+            ) from None
         if error.errno in EXHAUSTED:
             raise InfrastructureError(f"{command[0]!r} cannot be started now ({error}): play fewer at once") from None
         raise ConfigError(f"agent.command: {command[0]!r} cannot be started ({error}): expected a program") from None

@@ -35,9 +35,11 @@ class Job:
 
     @property
     def task(self) -> str:
-        """Returns the instructions and the first observation as one text."""
+        """Returns the instructions and the first observation as one text. Half a surrogate pair, which is no character,
+        is a question mark in it, as it is for the model."""
         seen = self.observation
-        return "\n\n".join(message.text for message in (*seen.system, *seen.messages) if message.text)
+        text = "\n\n".join(message.text for message in (*seen.system, *seen.messages) if message.text)
+        return text.encode(errors="replace").decode()
 
     def at(self, url: str) -> Job:
         """Returns the job of a program that reaches the gateway at another address, of its server."""
