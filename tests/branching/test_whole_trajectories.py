@@ -13,6 +13,7 @@ from sojourn.backends.torch.trainer.model_passes import ModelPasses
 from sojourn.batch import Aggregate
 from sojourn.batch.flatten import flatten
 from sojourn.credit.grpo import GRPO
+from sojourn.losses.distill import Distill
 from sojourn.losses.dpo import DPO
 from sojourn.losses.gspo import GSPO
 from sojourn.losses.importance import Importance
@@ -33,6 +34,7 @@ from sojourn.streams.pairs import Pairs
 from sojourn.streams.policy_logprobs import PolicyLogprobs
 from sojourn.streams.ref_logprobs import RefLogprobs
 from sojourn.streams.reference_kl import ReferenceKL, mismatched
+from sojourn.streams.teacher import Teacher
 from sojourn.streams.trainer_passes import TrainerPasses
 from sojourn.streams.turn_pairs import TurnPairs
 from sojourn.train.loop import Learner
@@ -100,13 +102,15 @@ async def gradients(losses, streams, of) -> list[torch.Tensor]:
         (WIDE, []),
         (BY_SEQUENCE, [PolicyLogprobs()]),
         (OfOrigin(base=WIDE), [Origins()]),
+        ((WIDE, Distill()), [Teacher(model="reference")]),
     ],
     ids=lambda of: type(of).__name__ if not isinstance(of, list) else "",
 )
 async def test_plays_that_share_turns_are_compared_as_whole_ones(loss, streams):
     shared, separate = groups(), [apart(group) for group in groups()]
     assert any(len({*of}) > 1 for group in shared for of in group.holders)
-    one, other = [await gradients([loss], streams, of) for of in (shared, separate)]
+    losses = loss if isinstance(loss, tuple) else (loss,)
+    one, other = [await gradients(losses, streams, of) for of in (shared, separate)]
     for first, second in zip(one, other, strict=True):
         assert first.norm() > 1e-4
         torch.testing.assert_close(first, second, rtol=1e-3, atol=float(second.abs().max()) * 1e-4)
