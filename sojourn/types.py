@@ -387,7 +387,7 @@ class Batch:
     advantages: FloatArray  # (N,)
     temperature: FloatArray  # (N,)
     trajectory: IntArray  # (N,) which trajectory of the step each token belongs to
-    turn: IntArray  # (N,) numbers the turns, one that is in two sequences twice; -1 at tokens of contexts
+    turn: IntArray  # (N,) numbers the turns, those of each trajectory in their order; -1 at tokens of contexts
     streams: Mapping[str, FloatArray] = field(default_factory=dict[str, FloatArray])  # name -> (N,)
     images: tuple[tuple[str, ...], ...] = ()  # per sequence
     allowed: Mapping[int, IntArray] = field(default_factory=dict[int, IntArray])

@@ -259,6 +259,15 @@ class Compares(Ability, Protocol):
 
 
 @runtime_checkable
+class ComparesWholeTrajectories(Ability, Protocol):
+    """A loss, or a stream that a loss reads, that says whether its numbers are of whole trajectories, such as sums over
+    all their tokens: then a turn that branched plays share is trained in each of them, as part of it, and not once."""
+
+    @property
+    def whole_trajectories(self) -> bool: ...
+
+
+@runtime_checkable
 class HasOwnMean(Ability, Protocol):
     """A loss that says whether it is a mean of its own, such as over pairs, whatever the weights of tokens are."""
 

@@ -55,6 +55,7 @@ def flatten(groups: Sequence[Group]) -> tuple[Batch, list[TurnSpan]]:
             for path in paths(trajectory):
                 packer.add(trajectory, path, holders, (g, t), number)
             number += 1
+            packer.turns += len(trajectory.turns)
     return packer.batch(), list(packer.spans.values())
 
 
@@ -65,7 +66,7 @@ class _Packer:
         self.images: list[tuple[str, ...]] = []
         self.allowed: dict[int, IntArray] = {}
         self.length = 0
-        self.turns = 0
+        self.turns = 0  # of the trajectories before
 
     def add(
         self,
@@ -83,8 +84,8 @@ class _Packer:
             start, held = self.length, (group, holders[turn_number], turn_number)
             train = 0.0 if held in self.spans else 1.0
             temperature = sample.temperature or 1.0
-            self._append(_Part(sample.tokens, sample.logprobs, sequence, train, temperature, number, self.turns))
-            self.turns += 1
+            turn_id = self.turns + turn_number
+            self._append(_Part(sample.tokens, sample.logprobs, sequence, train, temperature, number, turn_id))
             if train:
                 self.spans[held] = TurnSpan(*held, start, self.length)
                 for offset, ids in enumerate(turn.sample.allowed or ()):

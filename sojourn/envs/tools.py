@@ -18,8 +18,9 @@ above 0 is a success); `tasks`, a sequence of keyword arguments (every fifth is 
 "test" to such sequences, or a static method that returns the sequence of a split (`tags` of a task, where the class has
 no such argument, are those by which evaluations report); `expert()`, the next call as text; `choices()`, all calls that
 are possible now; `state_key()`; `close()`. A class without `close` holds no resources, so it is forked by deep copy,
-where that is possible. Any method may be a coroutine, except `state_key`. Static methods, class methods, names with
-`_`, and what `__getattr__` would return are not found.
+where that is possible for its first object; a later one that cannot be copied stops the run. Any method may be a
+coroutine, except `state_key`. Static methods, class methods, names with `_`, and what `__getattr__` would return are
+not found.
 
 A play of a class without coroutines is made, and lives, in a thread of its own. So a tool that takes long holds up
 neither other plays nor the engine, and one that takes longer than `rollout.limits.stall_s` ends its turn. The objects
@@ -223,7 +224,7 @@ def _can_be_copied(game: Any) -> bool:
         try:
             copy.deepcopy(game)
             _copied[type(game)] = True
-        except TypeError:  # what `copy` raises for what it cannot copy
+        except Exception:  # a TypeError of `copy`, mostly, or an error of what the object holds
             _copied[type(game)] = False
     return _copied[type(game)]
 
@@ -302,7 +303,13 @@ class ToolsEnv:
         return self.thread.now(self.game.state_key)
 
     async def _fork(self) -> ToolsEnv:
-        copied = await self._ask(copy.deepcopy, self.game)
+        try:
+            copied = await self._ask(copy.deepcopy, self.game)
+        except Exception as error:  # of what was not there yet when the first object of its class was copied
+            raise ConfigError(
+                f"{self.interface.name}: a play cannot be copied, as its object came to hold what cannot ({error}): "
+                "let it hold that from its constructor on, or define close(), so that its actions are repeated instead"
+            ) from error
         fork = type(self)(self.interface, copied, None if self.thread is None else PlayThread(self.thread.name))
         fork.over = self.over
         return fork

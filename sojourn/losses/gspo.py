@@ -33,6 +33,10 @@ class GSPO:
     needs = frozenset[str]()
     zero_at_zero_advantage = True
 
+    @property
+    def whole_trajectories(self) -> bool:
+        return self.level == "sequence"
+
     def __call__(self, out: PassOutput, batch: SelectedTokens) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         log_r = log_ratio(out, batch)
         log_s = mean_by(log_r, batch.sequence if self.level == "sequence" else batch.turn)

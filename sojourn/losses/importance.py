@@ -51,6 +51,10 @@ class Importance(WrappedLoss):
     def valid_for(self) -> frozenset[str]:
         return (super().valid_for | {"lag"}) - {"unsampled"}
 
+    @property
+    def whole_trajectories(self) -> bool:
+        return self.level == "sequence"
+
     def choose(self, batch: Batch, logprobs: FloatArray) -> Mapping[str, FloatArray]:
         """Returns what the base chooses in a minibatch, where its ratio is to the proximal policy."""
         return super().choose(replace(batch, logprobs=batch.streams["policy_logprobs"]), logprobs)

@@ -68,8 +68,8 @@ def pair_numbers(batch: Batch) -> IntArray:
     numbers = np.rint(pairs)
     if (np.abs(pairs - numbers) > 1e-3).any():
         raise ConfigError(
-            "plays that fork share a turn and are in different pairs, or one of them in none: a loss of preferences "
-            "compares whole trajectories: take groups without branching, or compare turns by the stream turn_pairs"
+            "plays that fork share a turn and are in different pairs, or one of them in none: a stream of pairs of "
+            "trajectories has whole_trajectories = True, and one of pairs of turns the same number in all these plays"
         )
     return numbers.astype(np.int64)
 

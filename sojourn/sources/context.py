@@ -8,8 +8,9 @@ from typing import Protocol, cast
 
 from sojourn.abilities import Mixes, applied, origin_of, parts_of, valid_for
 from sojourn.errors import ActionError, ConfigError, InfrastructureError, failure_and_place
-from sojourn.protocols import Agent, Curriculum, EnvFamily, Estimator, Loss, Renderer, SourceConfig
+from sojourn.protocols import Agent, Curriculum, EnvFamily, Estimator, Loss, Renderer, Reward, SourceConfig
 from sojourn.record.episodes.store import EpisodeStore
+from sojourn.rewards.native import Native
 from sojourn.rewards.reward_cache import RewardCache
 from sojourn.rollout.limits import Limits
 from sojourn.rollout.runner import Runner
@@ -52,6 +53,7 @@ class StageContext:
     losses: Sequence[Loss]
     renderer: Renderer | None = None  # of the model; None where that is not on this machine yet
     earlier: Mapping[str, SourceConfig[SourceContext]] = field(default_factory=dict)  # of the stages before, by name
+    reward: Reward = field(default_factory=Native)
 
 
 def require_played(groups: Sequence[Group], step: int) -> None:

@@ -10,11 +10,15 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from sojourn.composite import with_bases
 from sojourn.config.fields import Range
+from sojourn.errors import ConfigError
 from sojourn.live.facts import LiveSession, PendingRemoval
 from sojourn.live.removal import EPISODE, carry_out
 from sojourn.live.store import LiveStore
 from sojourn.record.episodes.store import EpisodeStore
+from sojourn.rewards.native import Native
+from sojourn.rewards.next_state import NextState
 from sojourn.sources.context import SourceContext, StageContext
 from sojourn.types import Ending, Episode, Group, Task, Trajectory
 
@@ -52,7 +56,16 @@ class Live:
         return 0
 
     async def check(self, stage: StageContext) -> None:
-        """Accepts every stage: what does not fit is refused by what losses and estimators say of themselves."""
+        """Refuses to count what a person said of a turn twice: as its reward, which it is already, and as its feedback.
+
+        What else does not fit is refused by what losses and estimators say of themselves."""
+        rewards = list(with_bases([stage.reward]))
+        twice = any(isinstance(one, Native) and one.scale for one in rewards)
+        if twice and any(isinstance(one, NextState) for one in rewards):
+            raise ConfigError(
+                f"stage '{stage.name}': what people say of a turn is its reward, which native counts, and its "
+                "feedback, which next_state counts: set scale = 0 of native, or leave next_state out"
+            )
 
     def bind(self, context: SourceContext, stage: str, steps: int, first: int = 0) -> LiveGroups:
         folder = Path(self.folder) if self.folder else Path(context.episodes.folder) / "live"

@@ -27,6 +27,7 @@ class Desirable:
 
     provides = "desirable"
     reference = False
+    whole_trajectories = True
 
     def __post_init__(self) -> None:
         if self.below is not None and (self.above is None or self.below > self.above):

@@ -25,6 +25,7 @@ class GroupSoftmax:
 
     provides = "group_softmax"
     reference = False
+    whole_trajectories = True
 
     async def __call__(self, context: StepContext) -> PerTurn:
         return [

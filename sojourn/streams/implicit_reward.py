@@ -11,12 +11,13 @@ import torch
 from numpy.typing import NDArray
 
 from sojourn.abilities import Copies
-from sojourn.batch.flatten import gather, scatter
+from sojourn.batch.flatten import flatten, gather, scatter
 from sojourn.config.fields import Range
 from sojourn.errors import ConfigError
 from sojourn.optim import Optim
 from sojourn.protocols import PassOutput, PerTurn, SelectedTokens, StepContext
 from sojourn.schedules import Constant
+from sojourn.whole_plays import without_branches
 
 Values = NDArray[np.float64]
 
@@ -64,7 +65,7 @@ class ImplicitReward:
             raise ValueError("optim.schedule: a reward model learns for an unknown number of steps: use constant")
 
     async def __call__(self, context: StepContext) -> PerTurn:
-        batch, places = context.flat
+        batch, places = flatten(without_branches(context.groups))
         model = self._model(context)
         own = (await model.forward(batch)).logprobs
         if self.reference_model == "start":
@@ -77,7 +78,7 @@ class ImplicitReward:
     async def learn(self, context: StepContext) -> Mapping[str, float]:
         """Trains the reward model on the step. Returns its `error`, the loss before the update, and its `accuracy`, the
         fraction of pairs, or trajectories, that it ranked or judged rightly."""
-        batch, _ = context.flat
+        batch, _ = flatten(without_branches(context.groups))
         rewarded = np.array([score.total > 0 for judged in context.scores for score in judged], dtype=bool)
         sizes = [len(group.trajectories) for group in context.groups]
         sums = np.bincount(batch.trajectory, self._memory["rewards"], len(rewarded)).astype(np.float64)

@@ -131,7 +131,29 @@ def hashed_counts(texts: Sequence[str | Sequence[int]], size: int) -> FloatArray
     out = np.zeros((len(texts), size), dtype=np.float32)
     for row, text in enumerate(texts):
         words = re.findall(r"\w+", text.lower()) if isinstance(text, str) else [str(int(token)) for token in text]
-        for word in (*words, *(f"{a} {b}" for a, b in pairwise(words))):
-            out[row, crc32(word.encode()) % size] += 1
-    norms = np.linalg.norm(out, axis=1, keepdims=True)
-    return out / np.maximum(norms, 1e-9)
+        _count(out[row], words)
+    return _normed(out)
+
+
+def hashed_counts_so_far(parts: Sequence[Sequence[int]], size: int) -> FloatArray:
+    """Returns the `hashed_counts` of the tokens up to the end of each part, of a text that comes in parts: (n, size).
+
+    Each part is counted once, and with it the pair of its first token and the one before."""
+    out, before = np.zeros((len(parts), size), dtype=np.float32), list[str]()
+    for row, part in enumerate(parts):
+        words = [str(int(token)) for token in part]
+        out[row] = out[row - 1] if row else 0
+        _count(out[row], words, before)
+        before = words[-1:] or before
+    return _normed(out)
+
+
+def _count(row: FloatArray, words: Sequence[str], before: Sequence[str] = ()) -> None:
+    """Adds words, and pairs of words that follow each other, the word `before` them included, to hashed counts."""
+    for word in (*words, *(f"{a} {b}" for a, b in pairwise((*before, *words)))):
+        row[crc32(word.encode()) % len(row)] += 1
+
+
+def _normed(counts: FloatArray) -> FloatArray:
+    norms = np.linalg.norm(counts, axis=1, keepdims=True)
+    return counts / np.maximum(norms, 1e-9)

@@ -33,6 +33,7 @@ class Pairs:
 
     provides = "pairs"
     reference = False
+    whole_trajectories = True
 
     async def __call__(self, context: StepContext) -> PerTurn:
         count, numbered = 0, list[list[tuple[Any, ...]]]()

@@ -64,6 +64,7 @@ def mismatched(groups: Sequence[Group]) -> list[Group]:
                     for t in episode.trajectories
                     if t.trainable and t.turns and t.agent in prompts
                 ),
+                branch=None,
             )
             for episode in group.episodes
             if episode.error is None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
-from operator import add
+from itertools import pairwise
 from typing import Annotated, Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import torch
 
 from sojourn.config.fields import Range
 from sojourn.protocols import PerTurn, StepContext
-from sojourn.streams.learner import LearnedStream, hashed_counts, layers
+from sojourn.streams.learner import LearnedStream, hashed_counts, hashed_counts_so_far, layers
 from sojourn.streams.trainer_passes import at_last_token
 from sojourn.types import FloatArray, Trajectory
 
@@ -104,9 +103,9 @@ class Relatedness(LearnedStream):
     def _shaping(self, trajectory: Trajectory) -> list[float]:
         if not trajectory.turns:
             return []
-        per_turn = [turn.sample.tokens.tolist() for turn in trajectory.turns]
-        actions = list(accumulate(per_turn, add))
-        logits = self._logits(self._rows(actions, [_words(trajectory)] * len(per_turn)))
+        actions = hashed_counts_so_far([turn.sample.tokens.tolist() for turn in trajectory.turns], self.features)
+        words = hashed_counts([_words(trajectory)], self.features).repeat(len(actions), 0)
+        logits = self._logits(np.concatenate([actions, words], 1))
         phi = torch.tanh(logits / 2).tolist()  # p - (1 - p), where p is the sigmoid of the logit
         return [0.0, *(self.discount * now - before for before, now in pairwise(phi))]
 

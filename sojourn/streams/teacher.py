@@ -14,6 +14,7 @@ from sojourn.config.fields import NONBLANK, Text
 from sojourn.errors import ConfigError
 from sojourn.protocols import PerTurn, Renderer, StepContext
 from sojourn.types import Batch, FloatArray, Group, Message, Prompt, Role, Task, Trajectory, Turn
+from sojourn.whole_plays import without_branches
 
 MODEL_NAME = Text(r"[A-Za-z0-9._-]{1,64}", "the name of a model in [models], 'policy' or 'reference'")
 
@@ -81,10 +82,10 @@ class Teacher:
                 f"the stream 'teacher' asks a model, which {type(context.trainer).__name__} cannot do: use backend = "
                 "{name = 'torch'}"
             )
-        groups = context.groups
+        groups = without_branches(context.groups)  # what it says is found by a token's turn, in whichever play that is
         if self.system:
             groups = [with_system(group, self.system, context.renderer) for group in groups]
-        batch, places = flatten(groups) if self.system else context.flat
+        batch, places = flatten(groups)
         asked = self._divided(batch, groups, places) if self.of else {self.model: batch}
         return scatter(groups, await context.trainer.ask_models(asked), places)
 

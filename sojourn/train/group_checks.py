@@ -30,6 +30,7 @@ def _context_of(recipe: Recipe, stage: Stage, plays: PlayAbilities, renderer: Re
         estimator=stage.estimator,
         losses=stage.losses,
         renderer=renderer,
+        reward=recipe.reward,
         earlier={s.name: s.groups for s in itertools.takewhile(lambda s: s.name != stage.name, recipe.stages)},
     )
 

@@ -14,6 +14,7 @@ from sojourn.protocols import Estimator, Filter, Loss, Renderer, Source, Stream,
 from sojourn.rewards.reward_cache import ALL_SLOTS, RewardCache, ScoredGroup
 from sojourn.streams.trainer_passes import TrainerPasses
 from sojourn.types import Credit, Episode, Group, SamplingParams, Score, Streams, Trajectory
+from sojourn.whole_plays import trained_groups
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ class Learner:
         kept, kept_scores = apply_filters(self.filters, *taken_by(self.model, groups, scores))
         streams, learned = await self.read_streams(kept, kept_scores)
         credit = of_model(self.model, self.estimator, groups, scores)(kept, kept_scores, streams)
-        batch = to_batch(kept, credit, streams, aggregate=self.aggregate, losses=self.losses)
+        trained = trained_groups((*self.losses, *self.streams), kept)
+        batch = to_batch(trained, credit, streams, aggregate=self.aggregate, losses=self.losses)
         passes: list[Mapping[str, float]] = []
         for minibatch in batch.minibatches(self.minibatches, constant=self.aggregate.by == "constant"):
             chosen = await choose(minibatch, self.losses, self.trainer)

@@ -75,6 +75,17 @@ def test_tree_grpo_adds_what_a_play_is_worth_in_its_tree_and_among_all():
         assert turns == pytest.approx([within[name] + among[name]] * len(turns), abs=1e-4)
 
 
+@pytest.mark.parametrize("order", ["acd", "dca"])
+def test_tree_grpo_keeps_a_tree_of_which_a_filter_took_out_the_middle(order):
+    """Without b, from which c left, a and c are still of one tree, whose returns are 1 and 0."""
+    whole = tree()
+    of = replace(whole, episodes=tuple(next(e for e in whole.episodes if e.id == name) for name in order))
+    found = advantages(TreeGRPO(epsilon=0.0), of)
+    among = {"a": 0.5**0.5, "c": -(2**0.5), "d": 0.5**0.5}
+    for name, within in {"a": 1.0, "c": -1.0, "d": 0.0}.items():
+        assert found[name] == pytest.approx([within + among[name]] * len(found[name]), abs=1e-4)
+
+
 def test_temporal_differences_count_the_ways_and_not_the_leaves():
     """Values: turn 4 0, turn 0 (1 + 0) / 2, the start (1/2 + 1) / 2."""
     found = advantages(TreeValues(value="children"), tree())

@@ -380,6 +380,31 @@ async def test_what_cannot_be_copied_is_forked_by_its_actions():
     assert (twin.env.game.log, env.env.game.log) == (["add", "add"], ["add"])
 
 
+class Opening:
+    """Holds what cannot be copied from its first call on."""
+
+    def __init__(self, seed: int):
+        self.lines: Any = None
+
+    def read(self) -> str:
+        self.lines = self.lines or iter(line for line in "ab")
+        return next(self.lines)
+
+    def reward(self) -> float | None:
+        return None
+
+
+async def test_what_comes_to_hold_what_cannot_be_copied_is_refused():
+    family = as_family(Opening)
+    env = family.make(family.tasks("train")[0])
+    await env.start()
+    await (await env.fork()).close()
+    await env.step("agent", say("read()"))
+    with pytest.raises(ConfigError, match=r"Opening: a play cannot be copied, .*generator.*: let it hold that"):
+        await env.fork()
+    await env.close()
+
+
 async def test_a_fork_is_a_copy():
     env = await started(as_family(Calculator))
     twin = await env.fork()

@@ -6,8 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from forked import trees
+from hypothesis import given
+from hypothesis import strategies as st
+from made import group, trajectory
 
 from sojourn.backends.torch.trainer.pass_io import select_tokens
+from sojourn.batch.flatten import flatten
 from sojourn.losses.cispo import CISPO
 from sojourn.losses.clip_cov import ClipCov
 from sojourn.losses.gspo import GSPO
@@ -306,6 +311,25 @@ def test_epo_remembers_the_entropy_of_each_turn_of_an_episode():
     assert columns["epo_mean"].tolist() == pytest.approx([1.5, 1.5, 1.5, 1.5, 3.0, 0.0])
     assert (columns["epo_weight"] > 0).tolist() == [True] * 5 + [False]  # nobody had a third turn before
     assert loss.state()["past"] == [[1.0, 3.0], [2.0], [1.0, 1.0, 1.0]]
+
+
+@given(tree=trees(), seed=st.integers(0, 99), order=st.permutations(range(8)))
+def test_epo_counts_the_turns_of_a_trajectory_in_its_own_order(tree, seed, order):
+    """Windows, forks within a trajectory and turns that plays share change no turn's number, nor does the order of the
+    plays."""
+    rng = np.random.default_rng(seed)
+    parents = [[-1, 0, -1, 1], [-1, -1, 0, 1, 2, 0]]  # the leaves come in another order than the turns
+    forests = [trajectory(rng, parents=of) for of in parents]
+    episodes = (*tree.episodes, *group(forests, 1).episodes)
+    entropies = dict[int, dict[int, list[float]]]()
+    for of in (episode.trajectories[0] for episode in episodes):
+        for number, turn in enumerate(of.turns):
+            entropies.setdefault(number, {})[id(turn.sample)] = (-turn.sample.logprobs).tolist()
+    expected = [np.mean([v for of in entropies[n].values() for v in of]) for n in range(len(entropies))]
+    for some in (episodes, [episodes[n] for n in order if n < len(episodes)]):
+        loss = EPO()
+        loss.columns(flatten([replace(tree, episodes=tuple(some))])[0])
+        assert loss.state()["past"][0] == pytest.approx(expected, rel=1e-5)
 
 
 NAN = math.nan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from search_worlds import (
 from sojourn.agents.instructed import Instructed
 from sojourn.agents.plain import Plain
 from sojourn.config.registry import build
+from sojourn.envs.tools import as_family
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.rewards.native import Native
 from sojourn.search_cost import spent_tokens
@@ -385,3 +387,25 @@ def test_a_failure_of_the_play_itself_is_one():
 
     episode = played(Family(kind=Breaking), BestOfN(n=2))
     assert "the line is cut" in episode.error
+
+
+class Opening:
+    """Holds what cannot be copied once its goal was asked for."""
+
+    def __init__(self, seed: int):
+        self.lines: Any = None
+
+    def goal(self) -> str:
+        self.lines = iter(line for line in "ab")
+        return "Read."
+
+    def read(self) -> str:
+        return next(self.lines, "")
+
+    def reward(self) -> float | None:
+        return None
+
+
+def test_a_search_in_what_cannot_be_copied_is_refused():
+    with pytest.raises(ConfigError, match="Opening: a play cannot be copied"):
+        played(as_family(Opening), BestFirst(width=2, expansions=2))

@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from made import chatml, group, trajectory
 from made import score as scored
 
@@ -31,7 +33,7 @@ from sojourn.streams.feedback import Feedback, following_observations
 from sojourn.streams.implicit_reward import ImplicitReward, _cross_entropy, _dpo
 from sojourn.streams.instruction_value import InstructionValue
 from sojourn.streams.learner import Learner as SmallNetwork
-from sojourn.streams.learner import hashed_counts
+from sojourn.streams.learner import hashed_counts, hashed_counts_so_far
 from sojourn.streams.milestones import Milestones, progress_before
 from sojourn.streams.progress import Progress
 from sojourn.streams.relatedness import Relatedness
@@ -342,6 +344,13 @@ def total(model, t) -> torch.Tensor:
     )
     logp = model(torch.from_numpy(tokens)[None]).logits[0].log_softmax(-1)
     return logp[:-1].gather(1, torch.from_numpy(tokens)[1:, None])[torch.from_numpy(mask[1:] > 0), 0].sum()
+
+
+@given(parts=st.lists(st.lists(st.integers(0, 30), max_size=5), max_size=8), size=st.sampled_from([3, 16, 512]))
+def test_counts_of_a_text_in_parts_are_those_of_each_beginning(parts, size):
+    """Empty parts, and all of them, included."""
+    beginnings = [[token for part in parts[: end + 1] for token in part] for end in range(len(parts))]
+    np.testing.assert_array_equal(hashed_counts_so_far(parts, size), hashed_counts(beginnings, size))
 
 
 async def test_an_implicit_reward_is_nothing_until_something_was_learnt():

@@ -22,7 +22,7 @@ from sojourn.envs.fields import Count, check_fields
 from sojourn.errors import ActionError
 from sojourn.tasks.splits import make_tasks_from_data
 from sojourn.types import Task
-from sojourn_worlds.toytext import TabularEnv, TransitionTable
+from sojourn_worlds.toytext import TabularEnv, TransitionTable, require_time
 
 ACTIONS = ("left", "down", "right", "up")  # in gymnasium's order
 SIDES = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
@@ -60,6 +60,7 @@ class FrozenLake:
 
     def __post_init__(self) -> None:
         check_fields("frozenlake", self)
+        require_time("frozenlake", self.turns, 2 * (self.size - 1))
 
     def tasks(self, split: str) -> Sequence[Task]:
         data = {name: getattr(self, name) for name in ("size", "frozen", "slippery", "sees", "turns")}

@@ -17,11 +17,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sojourn.errors import ActionError, InfrastructureError
+from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.types import Message, Observation, Role, Step
 
 DISCOUNT = 0.99  # of the expert's policy, so that it prefers short paths
 MAX_SWEEPS = 2_000
+
+
+def require_time(world: str, turns: int, least: int) -> None:
+    """Raises `ConfigError` where a play has fewer turns than the shortest play that wins, in either split."""
+    if turns < least:
+        raise ConfigError(
+            f"{world}: turns = {turns}, but the shortest way to the goal takes {least}, so that nothing could be won: "
+            f"set turns to {least} or more"
+        )
 
 
 class Transition(NamedTuple):

@@ -5,7 +5,9 @@ import pytest
 from sojourn.protocols import Env
 from sojourn_worlds.clarify import Clarify
 from sojourn_worlds.clinic import Clinic
+from sojourn_worlds.devices import Devices
 from sojourn_worlds.redteam import RedTeam
+from sojourn_worlds.social import Social
 
 
 async def shown(env: Env) -> tuple[str, ...]:
@@ -13,7 +15,13 @@ async def shown(env: Env) -> tuple[str, ...]:
     return tuple(message.text for message in (*observation.system, *observation.messages))
 
 
-@pytest.mark.parametrize("family", [Clarify(), Clinic(), RedTeam(seat="defender")], ids=lambda one: type(one).__name__)
+FAMILIES = [
+    *(Clarify(), Clinic(), RedTeam(seat="defender"), Social(kind="price")),
+    *(Devices(devices=1, requests=1, relative=0.0), Devices(devices=1, requests=2, place="car", relative=0.0)),
+]
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda one: type(one).__name__)
 async def test_no_task_is_in_both_splits(family):
     found = {}
     for split, count in (("train", 1500), ("test", 200)):

@@ -41,8 +41,10 @@ def test_a_map_that_cannot_be_crossed_in_time_is_none():
     like = FrozenLake(size=3).tasks("train")[0]
     closed = "@ O .\nO . .\n. . G"
     assert FrozenLake(size=3).read_task(like, closed, 1) is None
-    hasty = FrozenLake(size=3, turns=3)
-    assert hasty.read_task(hasty.tasks("train")[0], OPEN, 1) is None
+    winding = "@ O . . .\n. O . O .\n. O . O .\n. O . O .\n. . . O G"  # 16 moves
+    for turns in (15, 16):
+        lake = FrozenLake(size=5, turns=turns)
+        assert (lake.read_task(lake.tasks("train")[0], winding, 1) is None) == (turns < 16)
 
 
 def test_no_map_of_the_test_split_can_be_proposed():

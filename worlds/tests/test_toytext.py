@@ -12,7 +12,7 @@ pytest.importorskip("gymnasium")
 from sojourn.checks.env import check_env
 from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.types import Message, Role, Step
-from sojourn_worlds import taxi
+from sojourn_worlds import cliffwalking, taxi
 from sojourn_worlds.blackjack import Blackjack
 from sojourn_worlds.cliffwalking import CliffWalking, starts
 from sojourn_worlds.frozenlake import FrozenLake, _map, _transition_table
@@ -38,6 +38,30 @@ def say(text: str) -> Message:
 def shown(step: Step) -> str:
     assert step.observation is not None
     return step.observation.messages[0].text
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "least"),
+    [(Taxi, {}, 9), (CliffWalking, {}, 2), (FrozenLake, {"size": 3}, 4), (FrozenLake, {"size": 8}, 14)],
+)
+def test_a_limit_within_which_nothing_can_be_won_is_refused(family, fields, least):
+    for turns in (1, least - 1):
+        with pytest.raises(ConfigError, match=f"turns = {turns}, but the shortest way to the goal takes {least}"):
+            family(**fields, turns=turns)
+    for split in ("train", "test"):
+        tasks = family(**fields, turns=least).tasks(split)
+        assert any(family(**fields).make(tasks[number]).winnable() for number in range(200))
+
+
+@pytest.mark.parametrize(
+    ("module", "table"), [(taxi, taxi._transition_table(False)), (cliffwalking, cliffwalking._transition_table(False))]
+)
+def test_the_nearest_start_for_testing_is_as_far_as_is_said(module, table):
+    def nearest(turns):
+        return any(TabularEnv(table, start, "any", turns).winnable() for start in module.starts("test"))
+
+    assert nearest(module.NEAREST)
+    assert not nearest(module.NEAREST - 1)
 
 
 def lake(*rows: str, slippery: bool = False, turns: int = 30) -> TabularEnv:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -98,8 +99,7 @@ class CoSearch(GroupEstimator):
         for owner, trajectory in zip(group.owners, group.trajectories, strict=True):
             callers = [one for one in group.episodes[owner].trajectories if one.agent == self.caller]
             outcome = returns.get(owner, sum(one.reward for one in callers))
-            said = [turn for one in callers for turn in one.turns]
-            asked = tuple(_asked(_before(said, turn)) for turn in trajectory.turns)
+            asked = tuple(map(_asked, _before([turn for one in callers for turn in one.turns], trajectory.turns)))
             found.append(_Calls(asked, outcome, np.ones(len(asked), dtype=bool)))
         return found
 
@@ -114,15 +114,36 @@ class CoSearch(GroupEstimator):
 
     def _clusters(self, texts: Sequence[str], kinds: Sequence[Hashable]) -> list[int]:
         """Numbers each text by the first text of its kind that is similar to it."""
-        first_texts: dict[Hashable, list[Counter[str]]] = {}
+        known: dict[Hashable, _FirstTexts] = {}
         numbers: dict[tuple[Hashable, str], int] = {}
         for kind, text in sorted(set(zip(kinds, texts, strict=True)), key=lambda pair: pair[1]):
-            words, known = _words(text), first_texts.setdefault(kind, [])
-            similar = [n for n, first in enumerate(known) if _f1(words, first) >= self.similarity]
-            if not similar:
-                known.append(words)
-            numbers[kind, text] = similar[0] if similar else len(known) - 1
+            numbers[kind, text] = known.setdefault(kind, _FirstTexts()).number(_words(text), self.similarity)
         return [numbers[pair] for pair in zip(kinds, texts, strict=True)]
+
+
+class _FirstTexts:
+    """Holds the first text of each cluster: how many words it has, and which of them hold a word, and how often."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.holding = defaultdict[str, list[tuple[int, int]]](list)
+
+    def number(self, words: Counter[str], similarity: float) -> int:
+        """Returns the number of the first text whose F1 with some words is high enough, else that of a new one: twice
+        what they share over what they have. Two without words are alike."""
+        shared, size = Counter[int](), words.total()
+        for word, count in words.items():
+            for number, other in self.holding[word]:
+                shared[number] += min(count, other)
+        alike = [n for n, both in shared.items() if 2 * both / (size + self.sizes[n]) >= similarity]
+        if not size:
+            alike = [n for n, other in enumerate(self.sizes) if not other]
+        if alike:
+            return min(alike)
+        self.sizes.append(size)
+        for word, count in words.items():
+            self.holding[word].append((len(self.sizes) - 1, count))
+        return len(self.sizes) - 1
 
 
 def _own(trajectory: Trajectory, score: Score) -> _Calls:
@@ -131,10 +152,14 @@ def _own(trajectory: Trajectory, score: Score) -> _Calls:
     return _Calls(texts, outcome, np.arange(len(texts)) < len(texts) - 1)
 
 
-def _before(turns: Sequence[Turn], turn: Turn) -> Message | None:
-    """Returns the message of the last of some turns that came before another turn of the episode."""
-    earlier = [one for one in turns if one.info.get(MOVE, 0.0) < turn.info.get(MOVE, 0.0)]
-    return max(earlier, key=lambda one: one.info.get(MOVE, 0.0)).message if earlier else None
+def _before(said: Sequence[Turn], turns: Sequence[Turn]) -> list[Message | None]:
+    """Returns, for each turn, the message of the last of those that were said before it in the episode."""
+    messages = dict[float, Message | None]()
+    for one in said:
+        messages.setdefault(one.info.get(MOVE, 0.0), one.message)
+    moves = sorted(messages)
+    earlier = [bisect_left(moves, turn.info.get(MOVE, 0.0)) for turn in turns]
+    return [messages[moves[count - 1]] if count else None for count in earlier]
 
 
 def _asked(message: Message | None) -> str:
@@ -150,9 +175,3 @@ def _asked(message: Message | None) -> str:
 
 def _words(text: str) -> Counter[str]:
     return Counter(word for word in re.findall(r"\w+", text.lower()) if word not in ARTICLES)
-
-
-def _f1(one: Counter[str], other: Counter[str]) -> float:
-    """Returns the F1 of two bags of words: twice what they share over what they have; 1 for two without words."""
-    words = one.total() + other.total()
-    return 2 * (one & other).total() / words if words else 1.0

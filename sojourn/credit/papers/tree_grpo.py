@@ -43,12 +43,22 @@ class TreeGRPO(GroupEstimator):
 
 
 def _roots(group: Group) -> list[str]:
-    """Returns, for each trajectory, the id of the play from the start that its own came of."""
+    """Returns, for each trajectory, the id of a play that stands for its tree. Where a filter took out the play that it
+    left, its tree is that of the plays with which it shares its first turn."""
     left = {episode.id: episode.branch.of for episode in group.episodes if episode.branch is not None}
-    found: list[str] = []
-    for owner in group.owners:
-        root = group.episodes[owner].id
-        while root in left:
-            root = left[root]
-        found.append(root)
-    return found
+
+    def root(play: str) -> str:
+        while play in left:
+            play = left[play]
+        return play
+
+    plays = [(group.episodes[at], t) for at, t in zip(group.owners, group.trajectories, strict=True)]
+    branched = {id(t.turns[0].sample) for episode, t in plays if episode.branch is not None and t.turns}
+    first = dict[int, str]()  # by the first sample, one of the plays that share it
+    for episode, trajectory in plays:
+        sample = id(trajectory.turns[0].sample) if trajectory.turns else None
+        if sample in branched:
+            one, other = root(episode.id), root(first.setdefault(sample, episode.id))
+            if one != other:
+                left[one] = other
+    return [root(episode.id) for episode, _ in plays]

@@ -51,7 +51,7 @@ class EPO:
         """Returns M and the weight b of the penalty for each token, and then adds this step's entropies to the past."""
         places = np.flatnonzero(batch.weight)
         mean, weight = (np.zeros(len(batch), dtype=np.float32) for _ in range(2))
-        number = _turn_numbers(batch.turn[places], batch.trajectory[places])
+        number = _turn_numbers(batch)[places]
         past_means = self._past_means()
         seen = number < len(past_means)
         mean[places[seen]] = past_means[number[seen]]
@@ -81,8 +81,10 @@ class EPO:
         self._past[:] = [list(step) for step in state["past"]]
 
 
-def _turn_numbers(turn: IntArray, trajectory: IntArray) -> IntArray:
-    """Returns for each token the number, from 0 on, of its turn in its trajectory, in the order of the batch: (n,)."""
-    _, first, place = np.unique(turn, return_index=True, return_inverse=True)
-    owner = trajectory[first]  # of each turn, in ascending order, as the batch is laid out by trajectory
-    return (np.arange(len(owner)) - np.searchsorted(owner, owner))[place]
+def _turn_numbers(batch: Batch) -> IntArray:
+    """Returns for each sampled token the number, from 0 on, of its turn in its trajectory, also where branched plays
+    share turns before it: (N,)."""
+    sampled = batch.turn >= 0
+    first = np.full(int(batch.trajectory.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(first, batch.trajectory[sampled], batch.turn[sampled])
+    return batch.turn - first[batch.trajectory]

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
 
+from sojourn.tasks.splits import draw_for_seed
+
 SEATS = ("ann", "bob")
 KINDS = ("price", "split", "schedule", "contract")
 THINGS = ("bicycle", "guitar", "sofa", "camera", "tent", "piano", "canoe", "printer")
@@ -64,8 +66,18 @@ def written(deal: Deal) -> str:
 
 @lru_cache(512)
 def draw(seed: int, kind: str) -> Scene:
-    """Returns the first scene of a seed in which both can gain, and neither can have all."""
-    rng = random.Random(f"social {seed}")
+    """Returns the first scene of a seed in which both can gain, and neither can have all. Where all are about prices,
+    there are few scenes: what is sold, with its prices, is then in one split alone."""
+    if kind == "price":
+        return draw_for_seed(seed, "social price", lambda rng: _first(rng, kind), _content)
+    return _first(random.Random(f"social {seed}"), kind)
+
+
+def _content(scene: Scene) -> str:
+    return f"{scene.about} {scene.issues}"  # both seats see this, and besides what only they know
+
+
+def _first(rng: random.Random, kind: str) -> Scene:
     while True:
         scene = _draw(rng, rng.choice(KINDS) if kind == "mixed" else kind)
         gains = [scene.gain(seat, scene.fair) for seat in SEATS]
