@@ -92,10 +92,11 @@ class SamplerActor:
             await engine.publish(weights.unpack(), version)
 
     async def drop_adapter(self, name: str) -> None:
-        """Drops an adapter, if it is there."""
-        if (added := self._adapters.pop(name, None)) is not None:
-            await added
+        """Drops an adapter, if it is there, once no request names it any more."""
+        if (added := self._adapters.get(name)) is not None:
+            await asyncio.shield(added)  # as requests wait: those that came before have asked the engine by then
             await self._of(0).drop_adapter(name)
+            del self._adapters[name]
 
     async def forget(self) -> None:
         await self._of(0).forget()

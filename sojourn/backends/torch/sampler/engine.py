@@ -153,14 +153,14 @@ class Engine:
         self._adapters.add(name)
 
     async def drop_adapter(self, name: str) -> None:
-        """Removes an adapter and its cached contexts. Raises `ModelError` where requests that name it are under way."""
+        """Removes an adapter and its cached contexts, once no request names it any more; until then its name is
+        taken."""
+        if not self._closed and name not in self._adapters:
+            raise ModelError(f"the adapter '{name}' is dropped, but there is none of that name")
+        while asked := [r.future for r in self._active + self._waiting if r.model == name and not r.future.done()]:
+            await asyncio.wait(asked)
         if self._closed:
             return
-        if name not in self._adapters:
-            raise ModelError(f"the adapter '{name}' is dropped, but there is none of that name")
-        asked = sum(one.model == name and not one.future.done() for one in self._active + self._waiting)
-        if asked:
-            raise ModelError(f"the adapter '{name}' is dropped, but samples {asked} requests: wait for their answers")
         self._adapters.remove(name)
         self._tree.forget(name)
         await self._in_thread(partial(self._runner.drop_adapter, name))
