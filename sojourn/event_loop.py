@@ -7,9 +7,9 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, TypeVar
@@ -78,21 +78,59 @@ class _Outcome(NamedTuple):
 _watch: ContextVar[Watchdog | None] = ContextVar("watch", default=None)
 
 
-@contextmanager
-def time_limit(name: str, seconds: float) -> Iterator[None]:
-    """Lets `contained` give up the call inside where it does not end after its caller cancels it at `seconds`.
+class TimedCall(NamedTuple):
+    """A call that has a time limit, and `grace_s` more to end once it is cancelled."""
 
-    The call has `GRACE_S` to end, or `seconds` again where those are fewer.
+    name: str
+    limit: asyncio.Timeout
+    grace_s: float
+
+
+_call: ContextVar[TimedCall | None] = ContextVar("call", default=None)
+
+
+@asynccontextmanager
+async def time_limit(name: str, seconds: float) -> AsyncIterator[asyncio.Timeout]:
+    """Cancels the call inside at `seconds`, as `asyncio.timeout` does, and lets `contained` give it up where it does
+    not end then.
+
+    The call has `GRACE_S` to end, or `seconds` again where those are fewer. What it does in `off_the_clock` counts for
+    nothing.
     """
-    watch = _watch.get()
-    if watch is None:
+    watch, grace_s = _watch.get(), min(GRACE_S, seconds)
+    if watch is not None:
+        watch.begin(name, seconds + grace_s)
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            token = _call.set(TimedCall(name, limit, grace_s))
+            try:
+                yield limit
+            finally:
+                _call.reset(token)
+    finally:
+        if watch is not None:
+            watch.end()
+
+
+@contextmanager
+def off_the_clock() -> Iterator[None]:
+    """Stops the time limit of the call that this is a part of until the end of the block, as where a play waits for its
+    turn, which is no fault of its world."""
+    call, watch, loop = _call.get(), _watch.get(), asyncio.get_running_loop()
+    due = None if call is None else call.limit.when()
+    if call is None or due is None:
         yield
         return
-    watch.begin(name, seconds + min(GRACE_S, seconds))
+    left = due - loop.time()
+    call.limit.reschedule(None)
+    if watch is not None:
+        watch.end()
     try:
         yield
     finally:
-        watch.end()
+        call.limit.reschedule(loop.time() + left)
+        if watch is not None:
+            watch.begin(call.name, left + call.grace_s)
 
 
 async def contained(coroutine: Coroutine[Any, Any, T]) -> T:

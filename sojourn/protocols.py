@@ -295,7 +295,7 @@ class Trainer(Stateful, Protocol):
 
     `begin` starts a stage of `updates` updates: a new optimiser, and the present weights as the reference if asked for.
     `forward` returns log-probabilities of the tokens with weight, or of `tokens` (N,) in their positions, and columns.
-    Optional: `Copies`, `HasHiddenStates`, `ReportsParts`.
+    `save` is called in a thread, while nothing trains. Optional: `Copies`, `HasHiddenStates`, `ReportsParts`.
     """
 
     version: int

@@ -17,7 +17,8 @@ REVISION = Text(r"|[A-Za-z0-9][\w./-]{0,199}", "a commit hash, tag or branch of 
 class Lora:
     """Low-rank adapters on every linear layer of the decoder (Hu et al. 2021, arXiv:2106.09685). Experts whose weights
     are fused into one tensor are no such layers and stay as they are; Mixtral, where they are most of the model, is
-    refused."""
+    refused. In bf16 samplers add them to what the base's layers return, as the trainer does; vLLM, and parts compiled
+    by `backend.compile`, have them merged into the weights, where small updates are lost by rounding."""
 
     rank: Annotated[int, Range(1)] = 16
     alpha: Annotated[float, Range(above=0)] = 32.0

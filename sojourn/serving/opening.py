@@ -4,7 +4,8 @@ sample from."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -110,13 +111,11 @@ def open_model(found: Found) -> Served:
     loaded = backend.load(model, recipe.seed)
     if loaded.tokenizer is None:
         raise ModelError(f"model '{model.name}' has no tokenizer: expected a tokenizer.json beside its weights")
-    if found.weights is not None:
-        from sojourn.backends.torch.models import export  # which imports torch
+    from sojourn.backends.torch.sampler.adapter_sampler import open_trained  # which imports torch
 
-        trained = export.with_weights(loaded.model, model.lora, found.weights)
-        loaded = replace(loaded, model=trained if model.lora is None else trained.merge_and_unload())
     renderer = recipe.renderer.bind(loaded.tokenizer, loaded.template)
-    engine = backend.open_sampler(loaded, model, renderer.stops)
+    opens = partial(backend.open_sampler, model=model, stops=renderer.stops)
+    engine = open_trained(opens, loaded, model, found.weights, backend.unmerged(model))
     return Served(engine=engine, renderer=renderer, max_context=engine.max_context)
 
 

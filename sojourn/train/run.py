@@ -29,6 +29,7 @@ from sojourn.record.run_weights import BEFORE, best_evaluation, mark_best
 from sojourn.record.stopped import Stopped, record_stop, stopped_stages
 from sojourn.record.summary import Summary
 from sojourn.rewards.reward_cache import ALL_SLOTS
+from sojourn.threads import run_to_end
 from sojourn.train import early_stop, trained_models
 from sojourn.train.assemble import Components, assemble
 from sojourn.train.driver_load import recorded_parts
@@ -132,7 +133,7 @@ class StageRun:
         run.writer.failed.clear()
         trained, end = start < end, self._last_step(self.step)
         if trained:
-            self._checkpoint(end, ended=True)
+            await self._checkpoint(end, ended=True)
         if trained or not any(e["name"] == stage.name for e in run.folder.evaluations()):
             if stage.trains:
                 await run.evaluate(stage.name, stage.name, end)
@@ -205,7 +206,7 @@ class StageRun:
             return True
         if best or (within and (run.recipe.record.due(step + 1) or run.recipe.record.stays(step + 1))):
             await run.writer.finish()
-            saved = self._checkpoint(step + 1)
+            saved = await self._checkpoint(step + 1)
             if best:
                 saved.mark_best()
         await self._go_back(step + 1)
@@ -262,20 +263,21 @@ class StageRun:
     def _steps_before(self) -> int:
         return sum(stage.steps for stage in self.run.recipe.stages[: self.number])
 
-    def _checkpoint(self, step: int, ended: bool = False) -> Checkpoint:
-        """Writes a checkpoint. At the end of the stage, earlier ones of the stage are deleted, and it has the weights
-        without the optimiser; after the last stage, it has either all of it or no state of streams either."""
+    async def _checkpoint(self, step: int, ended: bool = False) -> Checkpoint:
+        """Writes a checkpoint, while plays go on. At the end of the stage, earlier ones are deleted, and it has no
+        optimiser; after the last stage, it has either all of it or no state of streams either."""
         run, stages = self.run, self.run.recipe.stages
         run_ended = ended and self.number + 1 == len(stages)
         full = run.recipe.record.keep_optimizer if run_ended else not ended
         bare = run_ended and not full
         kept = {n: p for n, p in self._stateful().items() if not (bare and n.startswith("streams."))}
-        parts = {name: part.state() for name, part in kept.items()}
+        parts = {name: copy.deepcopy(part.state()) for name, part in kept.items()}  # plays change it meanwhile
         state = {"stage": self.number, "step": step, "parts": parts, "models": run.folder.models, "full": full}
         go_on = self.learners.stages if full else ()
         write = functools.partial(trained_models.save, run.components.trainers, go_on=go_on)
         keep, mark = 0 if ended else run.recipe.record.keep, ended or run.recipe.record.stays(step)
-        saved = checkpoint.save(run.folder.checkpoints, self._steps_before + step, write, state, keep=keep, mark=mark)
+        folder, step = run.folder.checkpoints, self._steps_before + step
+        saved = await run_to_end(checkpoint.save, folder, step, write, state, keep=keep, mark=mark)
         run.components.seating.prune(saved.step)
         return saved
 

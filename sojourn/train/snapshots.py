@@ -15,6 +15,7 @@ import numpy as np
 from sojourn.models.spec import Snapshots
 from sojourn.protocols import Sampler, Trainer
 from sojourn.record.atomic import new_folder, writing
+from sojourn.threads import run_to_end
 from sojourn.types import Episode, Group, SamplingParams
 
 FOLDER = "snapshots"  # in the run folder
@@ -129,9 +130,7 @@ class SnapshotPool:
 
     async def keep(self, step: int, trainer: Trainer) -> None:
         """Keeps the policy's present weights as the snapshot of `step`, and opens it."""
-        path = self._path(step)
-        with writing(path), new_folder(path, replace=True) as temporary:
-            trainer.save(temporary, weights_only=True)
+        await run_to_end(_write, self._path(step), trainer)
         await self._close(step)
         await self._play(step)
 
@@ -195,3 +194,8 @@ class SnapshotPool:
         if step in self._open:
             self._open.remove(step)
             await self.players.pop(self.model(step)).close()
+
+
+def _write(path: Path, trainer: Trainer) -> None:
+    with writing(path), new_folder(path, replace=True) as temporary:
+        trainer.save(temporary, weights_only=True)

@@ -204,26 +204,43 @@ async def test_a_dropped_adapter_frees_its_pages_and_is_unknown():
     await engine.close()
 
 
-async def test_an_adapter_that_is_being_sampled_is_not_dropped():
-    model = build("llama")
-    adapter = random_adapter(model, 1)
-    engine = await with_adapters(open_engine(model, stops=()), {"a": adapter})
-    asked = asyncio.create_task(engine.sample(Prompt(tokens_of(1, 20)), params("a", 1, 100)))
-    while engine.stats().sampled_tokens < 2:  # noqa: ASYNC110 (the engine tells nobody how far it is)
-        await asyncio.sleep(0)
-    with pytest.raises(ModelError, match="samples 1 requests"):
-        await engine.drop_adapter("a")
-    assert_exact(with_merged(model, adapter), [(tokens_of(1, 20), await asked)])
-    cancelled = asyncio.create_task(engine.sample(Prompt(tokens_of(1, 20)), params("a", 1, 100)))
+async def sampling(engine, name, tokens):
+    """Returns a sample of 100 tokens, of which some are drawn."""
     before = engine.stats().sampled_tokens
-    while engine.stats().sampled_tokens < before + 2:  # noqa: ASYNC110
+    asked = asyncio.create_task(engine.sample(Prompt(tokens), params(name, 1, 100)))
+    while engine.stats().sampled_tokens < before + 2:  # noqa: ASYNC110 (the engine tells nobody how far it is)
         await asyncio.sleep(0)
-    cancelled.cancel()
+    return asked
+
+
+async def test_an_adapter_that_is_being_sampled_is_dropped_once_that_is_done():
+    model, prompt = build("llama"), tokens_of(1, 20)
+    adapters = [random_adapter(model, n) for n in range(2)]
+    engine = await with_adapters(open_engine(model, stops=()), {"a": adapters[0]})
+    asked = await sampling(engine, "a", prompt)
+    dropped = asyncio.create_task(engine.drop_adapter("a"))
     await asyncio.sleep(0)
-    await engine.drop_adapter("a")
-    assert_exact(model, await play(engine, "policy", tokens_of(1, 20), 1))
+    with pytest.raises(ModelError, match="has a model of that name"):
+        await engine.add_adapter("a", adapters[1])
+    assert_exact(with_merged(model, adapters[0]), [(prompt, await asked)])
+    await dropped
+    await engine.add_adapter("a", adapters[1])
+    assert_exact(with_merged(model, adapters[1]), await play(engine, "a", prompt, 1))
+    cancelled = await sampling(engine, "a", prompt)
+    dropped = asyncio.create_task(engine.drop_adapter("a"))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    await dropped
+    assert_exact(model, await play(engine, "policy", prompt, 1))
     assert cancelled.cancelled()
+    await with_adapters(engine, {"a": adapters[0]})
+    asked = await sampling(engine, "a", prompt)
+    dropped = asyncio.create_task(engine.drop_adapter("a"))
+    await asyncio.sleep(0)
     await engine.close()
+    await dropped
+    with pytest.raises(InfrastructureError, match="closed"):
+        await asked
 
 
 @KERNELS

@@ -1,11 +1,15 @@
-"""Adapters: only they are trained, and what samplers are given is the model with them added in."""
+"""Adapters: only they are trained; samplers are given the model with them added in or, in bf16, they alone."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from made import batch as made_batch
 from numpy.random import default_rng
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from sojourn.backends.torch.backend import Torch
 from sojourn.backends.torch.models import loading
 from sojourn.backends.torch.models.lora import adapted as with_adapters
 from sojourn.backends.torch.models.lora import merged
@@ -13,8 +17,10 @@ from sojourn.backends.torch.trainer.model_passes import ModelPasses
 from sojourn.backends.torch.trainer.trainer import TorchTrainer
 from sojourn.errors import ModelError
 from sojourn.losses.nll import NLL
-from sojourn.models.spec import Lora
+from sojourn.models.spec import Lora, Model
 from sojourn.optim import Optim
+from sojourn.render.auto import Auto
+from sojourn.types import Prompt
 
 
 async def nowhere(weights, version):
@@ -48,6 +54,39 @@ async def test_the_merged_weights_score_like_the_adapted_model():
     torch.testing.assert_close(
         torch.from_numpy((await whole.forward(batch)).logprobs), torch.from_numpy(after), atol=1e-4, rtol=1e-4
     )
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+async def test_an_update_in_bf16_reaches_the_sampler_as_the_trainer_computes_it(kernel):
+    """Merged into weights in bf16, which are then rounded, adapters would be sampled as others than they are."""
+    model = Model(name="tiny", dtype="bf16", lora=Lora(rank=4))
+    opened = Torch(kernel=kernel, memory_gb=0.05).open(model, Auto(), 0)
+    trainer, batch = opened.trainer, made_batch(default_rng(0), groups=8)
+    trainer.begin(Optim(lr=1e-3), 9, reference=False)
+
+    async def scores():
+        sequences = np.split(batch.tokens, batch.offsets[1:-1])
+        sampled = np.concatenate([[0.0, *await opened.sampler.score(Prompt(tokens))] for tokens in sequences])
+        scored = (batch.weight != 0) & ~np.isin(np.arange(len(batch)), batch.offsets)
+        return (await trainer.forward(batch)).logprobs[scored], sampled[scored]
+
+    before, sampled_before = await scores()
+    await trainer.forward_backward(batch, [NLL()])
+    await trainer.optim_step()
+    await trainer.publish()
+    after, sampled_after = await scores()
+    assert np.abs(after - before).mean() > 0.2
+    assert np.corrcoef(sampled_after - sampled_before, after - before)[0, 1] > 0.99
+    assert np.abs(sampled_after - after).mean() < 1.2 * np.abs(sampled_before - before).mean()
+    await opened.sampler.close()
+    opened.trainer.close()
+
+
+def test_adapters_are_merged_where_nothing_is_rounded_or_the_sampler_takes_none():
+    model = Model(name="tiny", dtype="bf16", lora=Lora(rank=4))
+    assert Torch().unmerged(model) == model.lora
+    for backend, other in ((Torch(), replace(model, dtype="fp32")), (Torch(compile=True), model)):
+        assert backend.unmerged(other) is None
 
 
 def experts(kind: str, **more):

@@ -72,11 +72,18 @@ RECIPES = {
     + PAST
     + STAGE.replace("1e-3", "5e-2"),
     "adapters_learn": HEAD + RIVAL + "lora = { rank = 2 }\n" + SEATED + STAGE + LEARNS,
+    "adapters_in_bf16": HEAD.replace('fp32" }', 'bf16", lora = { rank = 2 } }')
+    + RIVAL.replace("fp32", "bf16")
+    + "lora = { rank = 2 }\n"
+    + SEATED
+    + STAGE
+    + LEARNS,
+    "stored_in_bf16": HEAD + '[models.rival]\nweights = "{0}"\ndtype = "bf16"\n' + SEATED + STAGE,
 }
 POLICYS = {"driver", "trainer rank 0", "sampler 0"}
 BESIDE = {*POLICYS, "sampler 0 of rival"}
-PARTS_OF = dict.fromkeys(("frozen", "stored", "asked"), BESIDE)
-PARTS_OF |= {name: {*BESIDE, "trainer rank 0 of rival"} for name in ("learners", "adapters_learn")}
+PARTS_OF = dict.fromkeys(("frozen", "stored", "stored_in_bf16", "asked"), BESIDE)
+PARTS_OF |= {name: {*BESIDE, "trainer rank 0 of rival"} for name in ("learners", "adapters_learn", "adapters_in_bf16")}
 PARTS_OF |= {"snapshots": {*POLICYS, "sampler 0 of past"}, "reward_model": {*POLICYS, "trainer rank 0 of rm"}}
 RAY = ("backend.name=ray", "backend.samplers.cpus=0.25", "backend.trainer.cpus=0.25")
 

@@ -28,7 +28,10 @@ def run(tmp_path):
     return exported_run.run(tmp_path / "mine")
 
 
-@pytest.mark.parametrize("overrides", [(), ("model.lora={rank=4}",)], ids=["all weights", "adapters"])
+KINDS = {"all weights": (), "adapters": ("model.lora={rank=4}",), "bf16": ("model.lora={rank=4}", "model.dtype=bf16")}
+
+
+@pytest.mark.parametrize("overrides", KINDS.values(), ids=KINDS)
 def test_a_run_is_served_with_its_weights(tmp_path, overrides):
     run, _, expected = exported_run.run(tmp_path / "mine", *overrides)
     found = find(str(run))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 from sojourn.backends.ray.cluster import imported
@@ -37,11 +38,13 @@ class ReplicatedAdapter:
 
 
 def adapters_over(replicas: ReplicatedSampler, lora: Lora) -> Callable[[str, Path], Awaitable[ReplicatedAdapter]]:
-    """Returns a function that opens the adapter of a checkpoint's folder under a name."""
+    """Returns a function that opens the adapter of a checkpoint's folder under a name. The replicas know it by another
+    one each time, as they may sample an earlier one of that name still, which is dropped."""
+    numbers = count()
 
     async def open_adapter(name: str, weights: Path) -> ReplicatedAdapter:
         packed = await asyncio.to_thread(_read, weights, lora)
-        return ReplicatedAdapter(replicas, NamedAdapter(name, imported().put(packed)))
+        return ReplicatedAdapter(replicas, NamedAdapter(f"{name} {next(numbers)}", imported().put(packed)))
 
     return open_adapter
 

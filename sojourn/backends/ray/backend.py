@@ -128,7 +128,6 @@ class Ray(Torch):
     ) -> Opened:
         from sojourn.backends.ray.cluster import Cluster
         from sojourn.backends.ray.opening import Opening, end
-        from sojourn.backends.ray.trainer import RayTrainer
 
         needs = self.needs
         cluster = Cluster.join(self.address, list(needs.values())).hold()
@@ -139,8 +138,8 @@ class Ray(Torch):
             actors = opening.start_samplers(self.samplers, needs["samplers"], bound.stops)
             asked = [actor.open.remote() for actor in actors]
             ranks = opening.ranks(self.trainer, needs["trainer"], critic)
-            sampler = opening.opened(actors, opening.answered(asked), self.patience_s)
-            return Opened(RayTrainer(ranks, sampler.publish, timeline), sampler, bound, sampler.max_context)
+            sampler = opening.opened(actors, found := opening.answered(asked), self.patience_s)
+            return Opened(opening.trainer(ranks, sampler, found), sampler, bound, sampler.max_context)
         except BaseException:
             end(actors)
             if ranks is not None:

@@ -12,6 +12,7 @@ from sojourn.abilities import HasCapacity, HasWorlds, PartLoad, capacity
 from sojourn.backends.ray.env_worker import BLOBS, Answer, Expert, pickled_family
 from sojourn.backends.ray.env_workers import Path, Place, Start, Workers
 from sojourn.errors import InfrastructureError, LostPlayError
+from sojourn.event_loop import off_the_clock
 from sojourn.protocols import EnvFamily
 from sojourn.types import Message, Observation, Step, Task
 
@@ -66,7 +67,8 @@ class RemoteWorld:
         """Asks a worker what plays of a task can do, unless that is known."""
         if (self.path, task.id) in self.shared.known:
             return
-        place = await self.shared.workers.place(ASKED, float("inf"))
+        with off_the_clock():
+            place = await self.shared.workers.place(ASKED, float("inf"))
         try:
             self._remember(task, (await self.shared.workers.ask(place, "abilities", self.path, task)).get())
         finally:
@@ -133,9 +135,10 @@ class RemoteEnv:
         self._offer(world.abilities_of(task))
 
     async def start(self) -> Observation:
-        await self._workers.open()
         world = self._world.of_task(self._task)
-        self._place = await self._workers.place(world.path, capacity(world.base, 1 << 30))
+        with off_the_clock():
+            await self._workers.open()
+            self._place = await self._workers.place(world.path, capacity(world.base, 1 << 30))
         return self._take(await self._ask("start", self._world.path, self._task))
 
     async def step(self, agent: str, action: Message) -> Step:

@@ -131,7 +131,8 @@ class Workers:
 
     async def place(self, world: Path, room: float) -> Place:
         """Waits for a place for a play of a world that has so much room in each worker. Raises what keeps all workers
-        from opening the world."""
+        from opening the world, and `InfrastructureError` where none is up for `OPEN_TIMEOUT_S`."""
+        deadline = None
         while True:
             if free := [w for w in self.all if w.up and w.open[world] < room and not 0 < self.most <= w.placed]:
                 chosen = min(free, key=lambda worker: (worker.placed, worker.open.total()))
@@ -139,9 +140,18 @@ class Workers:
                 chosen.take_on(world)
                 return Place(chosen, chosen.life, world)
             failed = [worker.failure for worker in self.all if isinstance(worker.failure, ConfigError)]
-            if failed and not any(worker.up for worker in self.all):
+            up = any(worker.up for worker in self.all)
+            if failed and not up:
                 raise failed[0]
-            await self._change()
+            deadline = None if up else deadline or asyncio.get_running_loop().time() + OPEN_TIMEOUT_S
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._change()
+            except TimeoutError:
+                raise InfrastructureError(
+                    f"none of {self.count} environment workers was up for {OPEN_TIMEOUT_S:.0f} s: see whether their "
+                    "nodes are up (`ray status`)"
+                ) from None
 
     def beside(self, place: Place) -> Place:
         """Returns the place of a fork of the play in a place."""

@@ -64,15 +64,13 @@ class OpeningFurther:
 
     def learner(self, renderer: Renderer) -> Opened:
         """Returns the model's trainer, and the sampler to which it publishes."""
-        from sojourn.backends.ray.trainer import RayTrainer
-
         opening, actors, ranks = self.opening, list[Any](), None
         try:
             actors = self._samplers(renderer.stops)
             asked = [actor.open.remote() for actor in actors]
             ranks = self._ranks(None)
-            sampler = opening.opened(actors, opening.answered(asked), self.patience_s)
-            return Opened(RayTrainer(ranks, sampler.publish, opening.timeline), sampler, renderer, sampler.max_context)
+            sampler = opening.opened(actors, found := opening.answered(asked), self.patience_s)
+            return Opened(opening.trainer(ranks, sampler, found), sampler, renderer, sampler.max_context)
         except BaseException:
             end(actors)
             if ranks is not None:

@@ -17,6 +17,7 @@ from sojourn.timeline import Timeline
 if TYPE_CHECKING:
     from sojourn.backends.ray.ranks import Ranks
     from sojourn.backends.ray.stored_weights import StoredWeights
+    from sojourn.backends.ray.trainer import RayTrainer
     from sojourn.backends.torch.backend import Torch
 
 
@@ -61,6 +62,16 @@ class Opening:
             patience_s=patience_s,
             weights=weights,
         )
+
+    def trainer(self, ranks: Ranks, sampler: ReplicatedSampler, found: Sequence[OpenedSampler]) -> RayTrainer:
+        """Returns the trainer in ranks, which publishes to a sampler: adapters by themselves, where all of its engines
+        are to be given them so."""
+        from sojourn.backends.ray.trainer import RayTrainer
+
+        trainer = RayTrainer(ranks, sampler.publish, self.timeline)
+        if all(one.unmerged is not None for one in found):
+            trainer.published_adapter = self.model.lora
+        return trainer
 
     def _what(self, number: int) -> str:
         return f"sampler {number} of models.{self.name}" if self.name else f"sampler {number}"

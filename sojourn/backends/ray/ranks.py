@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures as futures
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,7 @@ class Ranks:
         self._loaded: list[Work] = []  # at the last `part_loads`
         self._seen = self._taken = time.monotonic()  # when they answered last, and that
         self._asked: float | None = None  # when they were asked what they work at now
+        self._asking = threading.Lock()  # held while all are asked the same
 
     def open(
         self,
@@ -115,7 +117,8 @@ class Ranks:
     async def pack(self, adapter: Lora | None = None) -> ObjectRef:
         """Returns where the first rank has put the packed weights, or the adapter alone, which are not fetched."""
         self._require_alive()
-        begun = [actor.pack.options(num_returns=2).remote(adapter) for actor in self.actors]
+        with self._asking:
+            begun = [actor.pack.options(num_returns=2).remote(adapter) for actor in self.actors]
         await self._awaited([done for _, done in begun])
         return begun[0][0]
 
@@ -133,7 +136,8 @@ class Ranks:
         if len(self.actors) > 1:
             args = [ray.put(arg) if isinstance(arg, Batch) else arg for arg in args]
         self._asked = time.monotonic()
-        return [getattr(actor, method).remote(*args, **kwargs) for actor in self.actors]
+        with self._asking:
+            return [getattr(actor, method).remote(*args, **kwargs) for actor in self.actors]
 
     def _require_alive(self) -> None:
         if self._lost is not None:

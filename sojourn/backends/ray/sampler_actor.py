@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sojourn.backends.ray.stored_weights import StoredWeights
     from sojourn.backends.torch.backend import Torch
     from sojourn.backends.torch.sampler.engine import Engine, EngineStats
-    from sojourn.models.spec import Model
+    from sojourn.models.spec import Lora, Model
 
 
 class StaleWeightsError(Exception):
@@ -30,10 +30,11 @@ def require_version(own: int | None, asked: int) -> None:
 
 
 class OpenedSampler(NamedTuple):
-    """Holds what a replica says of itself."""
+    """Holds what a replica says of itself; `unmerged` are the adapters that it is to be given by themselves."""
 
     max_context: int
     code: str
+    unmerged: Lora | None = None
 
 
 class SamplerReport(NamedTuple):
@@ -61,7 +62,7 @@ class SamplerActor:
             prepare_actor(self._backend.threads)
             loaded = self._backend.load(self._model, self._seed)
             self._engine = self._backend.open_sampler(loaded, self._model, self._stops)
-        return OpenedSampler(self._engine.max_context, code_digest())
+        return OpenedSampler(self._engine.max_context, code_digest(), self._backend.unmerged(self._model))
 
     async def sample(
         self, prompt: Prompt, params: SamplingParams, version: int, adapter: NamedAdapter | None = None
@@ -78,19 +79,24 @@ class SamplerActor:
     async def load(self, weights: PackedWeights | StoredWeights | PackedAdapter, version: int) -> None:
         """Replaces the weights between two steps of the engine, or the policy's adapter over them."""
         from sojourn.backends.ray.packed_adapters import PackedAdapter
+        from sojourn.backends.ray.stored_weights import StoredWeights
+        from sojourn.backends.torch.models.adapters import read_adapter
 
         await self.open()
-        engine = self._of(0)
+        engine, lora = self._of(0), self._backend.unmerged(self._model)
         if isinstance(weights, PackedAdapter):
             await engine.publish_adapter(weights.unpack(), version)
+        elif isinstance(weights, StoredWeights) and lora is not None:
+            await engine.publish_adapter(read_adapter(weights.folder, lora), version)
         else:
             await engine.publish(weights.unpack(), version)
 
     async def drop_adapter(self, name: str) -> None:
-        """Drops an adapter, if it is there."""
-        if (added := self._adapters.pop(name, None)) is not None:
-            await added
+        """Drops an adapter, if it is there, once no request names it any more."""
+        if (added := self._adapters.get(name)) is not None:
+            await asyncio.shield(added)  # as requests wait: those that came before have asked the engine by then
             await self._of(0).drop_adapter(name)
+            del self._adapters[name]
 
     async def forget(self) -> None:
         await self._of(0).forget()

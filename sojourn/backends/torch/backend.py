@@ -6,6 +6,7 @@ import copy
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from sojourn.backends.torch.trainer.copies import CopyableTrainer
     from sojourn.backends.torch.trainer.team import Team
     from sojourn.models.prompt_scorer import PromptScorer
-    from sojourn.models.spec import Critic, Model
+    from sojourn.models.spec import Critic, Lora, Model
 
 MODEL_FORMATS = {
     "hf": "the whole model, as transformers loads it, with adapters merged into its weights",
@@ -154,9 +155,27 @@ class Torch:
     ) -> Opened:
         loaded = self.load(model, seed)
         bound = renderer.bind(loaded.tokenizer, loaded.template)
-        engine = self.open_sampler(loaded, model, bound.stops, timeline)  # before adapters change it
+        return self._opened(loaded, model, seed, bound, timeline, critic)
+
+    def _opened(
+        self, loaded: Loaded, model: Model, seed: int, renderer: Renderer,
+        timeline: Timeline | None, critic: Critic | None,
+    ) -> Opened:  # fmt: skip
+        from sojourn.backends.torch.sampler.adapter_sampler import publish_adapters
+
+        engine = self.open_sampler(loaded, model, renderer.stops, timeline)  # before adapters change it
         trainer = self.open_trainer(loaded, model, seed, engine.publish, timeline, critic)
-        return Opened(trainer, engine, bound, min(self.max_context, loaded.max_context))
+        if (lora := self.unmerged(model)) is not None:
+            publish_adapters(trainer, engine, lora)
+        return Opened(trainer, engine, renderer, min(self.max_context, loaded.max_context))
+
+    def unmerged(self, model: Model) -> Lora | None:
+        """Returns the adapters that samplers are given apart from their base: those of a model in bf16, where merging
+        and rounding would change them, and lose small updates. Compiled layers take none."""
+        import torch
+
+        rounded = compute_dtype(model.dtype, device_of(self.device)) == torch.bfloat16
+        return model.lora if rounded and not self.compile else None
 
     def load(self, model: Model, seed: int, *, defer: bool = False) -> Loaded:
         """Returns a model in fp32 on the device; with `defer` its weights are left unread where its files allow it."""
@@ -286,14 +305,13 @@ class Torch:
         self, name: str, model: Model, weights: Path | None, seed: int, policy: Model, renderer: Renderer
     ) -> Sampler:
         """Opens a frozen model that samples beside the policy (`OpensPlayers`)."""
-        from sojourn.backends.torch.models import export, loading, lora
+        from sojourn.backends.torch.models import loading
+        from sojourn.backends.torch.sampler.adapter_sampler import open_trained
 
         loaded = self.load(model, seed)
         vocabularies.require_same(name, model, loaded.tokenizer, loading.tokenizer(policy.name, policy.revision))
-        engine = self.open_sampler(loaded, model, renderer.stops)
-        if weights is not None:
-            await engine.publish(lora.merged(export.with_weights(loaded.model, model.lora, weights)), 1)
-        return engine
+        opens = partial(self.open_sampler, model=model, stops=renderer.stops)
+        return open_trained(opens, loaded, model, weights, self.unmerged(model))
 
     def open_learner(
         self, name: str, model: Model, seed: int, policy: Model, renderer: Renderer, timeline: Timeline
@@ -303,9 +321,7 @@ class Torch:
 
         loaded = self.load(model, seed)
         vocabularies.require_same(name, model, loaded.tokenizer, loading.tokenizer(policy.name, policy.revision))
-        engine = self.open_sampler(loaded, model, renderer.stops, timeline)
-        trainer = self.open_trainer(loaded, model, seed, engine.publish, timeline)
-        return Opened(trainer, engine, renderer, min(self.max_context, loaded.max_context))
+        return self._opened(loaded, model, seed, renderer, timeline, None)
 
     def open_turn_model(
         self, name: str, model: Model, critic: Critic, weights: Path, seed: int, policy: Model, max_context: int

@@ -28,10 +28,11 @@ from sojourn.abilities import (
     Relabels,
     play_abilities,
 )
+from sojourn.backends.ray import env_workers
 from sojourn.backends.ray.cluster import code_digest
 from sojourn.backends.ray.env_family import RemoteFamily
 from sojourn.backends.ray.env_worker import EnvWorker, pickled_family
-from sojourn.backends.ray.env_workers import Workers
+from sojourn.backends.ray.env_workers import Worker, Workers
 from sojourn.backends.torch.backend import Torch
 from sojourn.checks.env import check_env
 from sojourn.envs.mixed import Mixed
@@ -40,10 +41,12 @@ from sojourn.envs.toy import Toy
 from sojourn.errors import ActionError, BudgetError, ConfigError, InfrastructureError, WorldError
 from sojourn.protocols import EnvFamily
 from sojourn.record.episodes.store import EpisodeStore
+from sojourn.rollout.limits import Limits, call_env
 from sojourn.rollout.runner import Runner
 from sojourn.rollout.world import open_world
 from sojourn.searchers.best_of_n import BestOfN
 from sojourn.sources.experts import expert_sampler
+from sojourn.timeline import Timeline
 from sojourn.types import Group, Task
 from sojourn.verdict import Outcome
 
@@ -235,6 +238,24 @@ async def test_plays_go_where_the_fewest_are_and_forks_stay() -> None:
         assert envs[3]._place.worker is envs[0]._place.worker
         await asyncio.gather(*(env.close() for env in envs))
         assert [(worker.placed, worker.open.total()) for worker in (first, second)] == [(0, 0)] * 2
+
+
+async def test_what_a_play_waits_for_a_free_worker_is_no_stall_of_its_world() -> None:
+    async with remote(Fragile(), 1) as family:
+        first, second = (family.make_alone(fragile("fork")) for _ in range(2))
+        await first.start()
+        waiting = asyncio.create_task(call_env(second.start, Limits(stall_s=2.0), Timeline()))
+        await asyncio.sleep(2.5)
+        await first.close()
+        await waiting
+        await second.close()
+
+
+async def test_workers_that_do_not_come_up_are_not_waited_for_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(env_workers, "OPEN_TIMEOUT_S", 0.2)
+    workers = Workers(lambda: None, 1, all=[Worker(None)])
+    with pytest.raises(InfrastructureError, match="none of 1 environment workers was up for"):
+        await workers.place((), 1.0)
 
 
 async def test_a_world_that_cannot_be_opened_or_sent_says_so() -> None:

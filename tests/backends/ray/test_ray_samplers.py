@@ -11,18 +11,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from adapted_models import random_adapter
+from safetensors.torch import save_file
 from sampler_requests import a_moment, changed, params, pid, prompt, same, sampled, stopped, until
 
 from sojourn.activation_steering import Steering
 from sojourn.agents.choice_probabilities import choice_probabilities
+from sojourn.backends.ray.adapters import adapters_over
 from sojourn.backends.ray.backend import Ray
 from sojourn.backends.ray.cluster import Cluster
 from sojourn.backends.ray.packed_weights import PackedWeights, pack
 from sojourn.backends.ray.sampler_actor import SamplerActor, StaleWeightsError
 from sojourn.backends.ray.sampler_engines import Samplers
 from sojourn.backends.ray.samplers import BLOCK, ReplicatedSampler
+from sojourn.backends.torch.trainer.weight_files import WEIGHTS
 from sojourn.errors import BudgetError, InfrastructureError
-from sojourn.models.spec import Model
+from sojourn.models.spec import Lora, Model
 from sojourn.protocols import Opened
 from sojourn.render.auto import Auto
 from sojourn.types import Prompt, Sample
@@ -266,6 +270,44 @@ async def test_a_cancelled_request_is_not_computed_further(sampler):
         await asyncio.sleep(0.3)
     assert now - begun < 9 * tenth
     assert all(replica.running == 0 for replica in sampler.replicas)
+
+
+async def test_a_snapshot_that_is_closed_while_it_samples_leaves_its_name_free(shared, sampler, tmp_path):
+    model = TINY.load(MODEL, 3).model
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        pairs = random_adapter(model, number).items()
+        names = {"lora_A": "down", "lora_B": "up"}
+        tensors = {
+            f"base_model.model.{layer}.{name}.default.weight": getattr(pair, part).contiguous()
+            for layer, pair in pairs
+            for name, part in names.items()
+        }
+        save_file(tensors, tmp_path / str(number) / WEIGHTS)
+    one = ReplicatedSampler(shared.actors[:1], shared.cluster, max_context=TINY.max_context)
+    open_adapter = adapters_over(one, Lora(rank=4, alpha=4))
+
+    async def drawn() -> int:
+        return (await shared.actors[0].stats.remote()).sampled_tokens
+
+    async def closed_while_it_samples(folder: str) -> Sample:
+        snapshot, before = await open_adapter("past@0", tmp_path / folder), await drawn()
+        asked = asyncio.create_task(snapshot.sample(prompt(1, 8), params(1, 500)))
+        async with asyncio.timeout(60):
+            while await drawn() == before:
+                pass
+        closing = asyncio.create_task(snapshot.close())
+        await snapshots.put(asked)
+        await closing
+        return await asked
+
+    snapshots = asyncio.Queue[asyncio.Task[Sample]]()
+    first = asyncio.create_task(closed_while_it_samples("0"))
+    await snapshots.get()
+    second = await closed_while_it_samples("1")
+    third = await closed_while_it_samples("0")
+    assert same([await first], [third])
+    assert not same([second], [third])
 
 
 def test_packed_weights_are_the_weights():

@@ -82,7 +82,7 @@ class Engine:
         self._prefill_chunk, self._max_batch, self._in_flight = prefill_chunk, max_batch, in_flight
         cache_tokens = CONTEXTS_PER_ROW * max_batch * (max_context + PAGE)
         self._runner = ModelRunner(model, max_context, memory_bytes, cache_tokens, kernel=kernel, compiled=compiled)
-        self._tree = self._runner.tree
+        self._tree, self.device = self._runner.tree, self._runner.device
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sojourn-engine")
         self._waiting: list[Request] = []
         self._active: list[Request] = []
@@ -140,6 +140,10 @@ class Engine:
         other weights. The engine's weights stay, and so do the cached contexts of the other adapters."""
         await self._publish(partial(self._runner.add_adapter, POLICY, adapter), version, POLICY)
 
+    def begin_with(self, adapter: Adapter) -> None:
+        """Samples the policy by an adapter from the beginning: call it before anything is asked."""
+        self._runner.add_adapter(POLICY, adapter)
+
     async def add_adapter(self, name: str, adapter: Adapter) -> None:
         """Adds an adapter, which requests may name from now on. Raises `ModelError` where it is not one of this model,
         or the name is taken."""
@@ -149,14 +153,14 @@ class Engine:
         self._adapters.add(name)
 
     async def drop_adapter(self, name: str) -> None:
-        """Removes an adapter and its cached contexts. Raises `ModelError` where requests that name it are under way."""
+        """Removes an adapter and its cached contexts, once no request names it any more; until then its name is
+        taken."""
+        if not self._closed and name not in self._adapters:
+            raise ModelError(f"the adapter '{name}' is dropped, but there is none of that name")
+        while asked := [r.future for r in self._active + self._waiting if r.model == name and not r.future.done()]:
+            await asyncio.wait(asked)
         if self._closed:
             return
-        if name not in self._adapters:
-            raise ModelError(f"the adapter '{name}' is dropped, but there is none of that name")
-        asked = sum(one.model == name and not one.future.done() for one in self._active + self._waiting)
-        if asked:
-            raise ModelError(f"the adapter '{name}' is dropped, but samples {asked} requests: wait for their answers")
         self._adapters.remove(name)
         self._tree.forget(name)
         await self._in_thread(partial(self._runner.drop_adapter, name))
@@ -172,10 +176,6 @@ class Engine:
             self._step_loop.cancel()
             await asyncio.wait([self._step_loop])
         self._thread.shutdown()
-
-    @property
-    def device(self) -> Any:
-        return self._runner.device
 
     def stats(self) -> EngineStats:
         tree = self._tree

@@ -189,7 +189,11 @@ class TorchTrainer:
 
     def save(self, folder: Path, *, weights_only: bool = False) -> None:
         """Writes trained weights and, unless they are enough, reference weights and the optimisers' moments. Of a team,
-        the first process does."""
+        the first process does. What the trainer is asked meanwhile waits, as this does for what it was asked before, so
+        that it may be called in any thread."""
+        self._thread.submit(self._save, folder, weights_only).result()
+
+    def _save(self, folder: Path, weights_only: bool) -> None:
         first = self.team.rank == 0
         save_weights(folder, self.trainable, self.critic.parameters if self.critic is not None else None, write=first)
         if weights_only:
