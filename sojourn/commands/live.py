@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sojourn.commands.arguments import Overrides
+from sojourn.commands.arguments import Overrides, print_too_few_plays
 from sojourn.commands.serving_options import Host, Port, Token
 from sojourn.errors import ConfigError, InfrastructureError, MissingExtraError, RecordError
 
@@ -73,6 +73,7 @@ def live(
     words = [str(recipe), *(overrides or ()), *(["--resume"] if resume else ["--out", str(run)])]
     keeping = Keeping(consent=consent, idle_s=idle, days=days, mask=mask)
     address = Address.of(host, port, token)
+    print_too_few_plays(loaded)
     event_loop.run(_serve_and_train(loaded, run, words, keeping, address))
 
 

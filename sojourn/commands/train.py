@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from sojourn.commands.arguments import Overrides, load, print_risks, print_slowdowns, print_unverified
+from sojourn.commands.arguments import (
+    Overrides,
+    load,
+    print_risks,
+    print_slowdowns,
+    print_too_few_plays,
+    print_unverified,
+)
 from sojourn.commands.failures import print_failed_episode
 from sojourn.errors import ConfigError
 from sojourn.secrets import masked_value
@@ -67,6 +74,7 @@ def train(
         raise ConfigError("--dry builds and checks a recipe and makes nothing: it takes no --resume and no --out")
     print_risks(resolved.recipe.env)
     print_unverified(resolved.recipe)
+    print_too_few_plays(resolved.recipe)
     if dry:
         _dry(resolved)
         return
