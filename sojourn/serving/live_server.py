@@ -202,15 +202,16 @@ class LiveServer(Server):
         """Takes what a person says of a reply: `value` in [-1, 1] (null takes it back), the number of the `turn` (the
         last one, if left out), and an `id`, by which a repeated request counts once."""
         key, body = self.gateway.key_of(request), await self._body(request, "value", "turn", "id")
-        self._require_new(self.people.get(key))
-        value, turn, id = body["value"], body.get("turn"), body.get("id")
+        value, turn, id, guest = body["value"], body.get("turn"), body.get("id"), self.people.get(key)
+        if value is not None:  # what was said can be taken back as long as it is kept
+            self._require_new(guest)
         known = self.store.session(key)
         if known is None or not (known.consent or value is None):
             raise RequestError(
                 "nothing is kept of this session: its person agrees first", status=409, code="no_consent"
             )
         count = self.store.count(key)
-        if turn is None and key in self.unkept:
+        if turn is None and (key in self.unkept or (guest is not None and guest.again)):
             raise RequestError(
                 "the session ended before its last reply was told, so that reply is not kept: name the turn that is "
                 "meant", status=409, code="not_kept", param="turn",

@@ -176,6 +176,22 @@ async def test_a_name_that_is_used_again_after_a_restart_adds_nothing_to_what_wa
         assert site.store.feedback("a") == []
 
 
+async def test_what_was_said_can_be_taken_back_when_the_name_is_used_again(tmp_path):
+    async with Site(tmp_path, consent=True) as site:
+        await site.ask()
+        await site.post("/s/a/feedback", value=1)
+        await site.post("/s/a/feedback", value=-1, id="x")
+    async with Site(tmp_path, consent=True) as site:
+        await site.ask()
+        unsaid = await site.post("/s/a/feedback", value=None)
+        assert (unsaid.status_code, "name the turn" in unsaid.text) == (409, True)
+        assert (await site.post("/s/a/feedback", value=0.5, turn=0)).status_code == 409
+        assert (await site.post("/s/a/feedback", value=None, turn=0)).json() == {"counts": True, "turn": 0}
+        assert site.store.feedback("a") == [(0, -1.0)]
+        await site.post("/s/a/feedback", value=None, turn=0, id="x")
+        assert site.store.feedback("a") == []
+
+
 async def test_what_is_forgotten_while_a_reply_is_sampled_is_not_kept_by_it(tmp_path):
     async with Site(tmp_path, consent=True) as site:
         await site.ask()
