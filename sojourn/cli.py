@@ -6,6 +6,7 @@ import gc
 import importlib
 import io
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -89,6 +90,8 @@ def main() -> None:
     except SystemExit as ended:
         if not isinstance(ended.code, int | None):
             raise
+        if ended.code == 130:  # another interrupt would be a traceback of what libraries clean up
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         gc.freeze()  # else Python looks for garbage in all that the libraries made, for over a second, only to end
         if "sojourn.event_loop" in sys.modules:  # else nothing can have been left running, and asyncio is not imported
             from sojourn import event_loop

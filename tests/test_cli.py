@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
+from rich.text import Text
 from spawned import sojourn
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from sojourn import cli
@@ -135,6 +137,29 @@ def test_every_command_says_how_it_is_used(command):
     assert done.exit_code == 0, done.output
     assert f"{command} [OPTIONS]" in done.output
     assert max(map(cell_len, done.output.splitlines())) <= 80
+
+
+def test_no_word_of_a_help_text_is_taken_for_markup():
+    for command in get_command(app).commands.values():
+        for text in [command.help, *(getattr(parameter, "help", None) for parameter in command.params)]:
+            assert Text.from_markup(text or "").plain == (text or "")
+
+
+def test_a_second_interrupt_while_an_interrupted_command_ends_is_no_traceback(folder):
+    """As the training of a service that was killed had one, in the clean-up of torch."""
+    code = """
+import atexit, os, signal, sys
+from sojourn import cli
+
+def stopped():
+    raise KeyboardInterrupt
+
+cli.app = stopped
+atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")
 
 
 def test_the_commands_come_without_what_they_work_with(folder):

@@ -125,6 +125,13 @@ def print_unverified(recipe: Recipe) -> None:
         print(f"note: {sentence}", file=sys.stderr)
 
 
+def print_too_few_plays(recipe: Recipe) -> None:
+    """Prints a line where the evaluations are too small to say which weights may serve."""
+    plays = recipe.evaluation.tasks * recipe.evaluation.samples
+    if recipe.release is not None and (sentence := recipe.release.too_few(plays)):
+        print(f"note: {sentence}", file=sys.stderr)
+
+
 def parse_steps(text: str) -> range | None:
     """Reads steps of a stage, such as 0:10; None where none are named."""
     if not text:

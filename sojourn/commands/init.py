@@ -16,7 +16,7 @@ SUFFIX = ".txt"  # of the files as they are kept here, where they are no modules
 NEXT = (
     ("sojourn check lamps:Lamps", "does the world keep its promises?"),
     ("sojourn train train.toml", "a small model learns in it, in less than a minute"),
-    ("python -m pytest", "the tests of the world and the recipe"),
+    ("python -m pytest", "the tests of the world and the recipe (after `pip install pytest`)"),
 )
 
 

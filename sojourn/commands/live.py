@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sojourn.commands.arguments import Overrides
+from sojourn.commands.arguments import Overrides, print_too_few_plays
+from sojourn.commands.served_runs import learns_from_service
 from sojourn.commands.serving_options import Host, Port, Token
 from sojourn.errors import ConfigError, InfrastructureError, MissingExtraError, RecordError
 
@@ -29,7 +30,7 @@ SHOWN = 1_000  # characters of the training's output, where it failed
 
 
 def live(
-    recipe: Annotated[Path, typer.Argument(help="A recipe with groups = {name = 'live'} and a table [release].")],
+    recipe: Annotated[Path, typer.Argument(help="A recipe with groups = {name = 'live'} and a table named release.")],
     overrides: Overrides = None,
     out: Annotated[
         Path | None, typer.Option(help="The run folder. (default: one named by the recipe in record.folder)")
@@ -73,15 +74,12 @@ def live(
     words = [str(recipe), *(overrides or ()), *(["--resume"] if resume else ["--out", str(run)])]
     keeping = Keeping(consent=consent, idle_s=idle, days=days, mask=mask)
     address = Address.of(host, port, token)
+    print_too_few_plays(loaded)
     event_loop.run(_serve_and_train(loaded, run, words, keeping, address))
 
 
 def _require_live(recipe: Recipe, path: Path) -> None:
-    from sojourn.abilities import parts_of
-    from sojourn.sources.live import Live
-
-    parts = [part for stage in recipe.stages for part in parts_of(stage.groups)]
-    if not any(isinstance(part, Live) and not part.folder for part in parts):
+    if not learns_from_service(recipe):
         raise ConfigError(
             f"{path}: no stage learns from the service: expected one with groups = {{name = 'live'}}, "
             "alone or mixed with others"

@@ -45,7 +45,7 @@ def export(
     ] = False,
     dtype: Annotated[str, typer.Option(help="Of a model: its numbers are written as fp32 or bf16.")] = "",
     model: Annotated[
-        str, typer.Option(help="Of models: another than the policy that learned in the run, by its name in [models].")
+        str, typer.Option(help="Of models: another than the policy that learned in the run, by its name.")
     ] = "",
 ) -> None:
     """Export the model for transformers, peft or llama.cpp; or episodes as W3C PROV, Agent Data Protocol, chat messages

@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from sojourn.commands.arguments import Overrides, load, print_risks, print_slowdowns, print_unverified
+from sojourn.commands.arguments import (
+    Overrides,
+    load,
+    print_risks,
+    print_slowdowns,
+    print_too_few_plays,
+    print_unverified,
+)
 from sojourn.commands.failures import print_failed_episode
+from sojourn.commands.served_runs import resume_command, unserved_note
 from sojourn.errors import ConfigError
 from sojourn.secrets import masked_value
 from sojourn.terminal.clean import shell_word
@@ -67,6 +75,7 @@ def train(
         raise ConfigError("--dry builds and checks a recipe and makes nothing: it takes no --resume and no --out")
     print_risks(resolved.recipe.env)
     print_unverified(resolved.recipe)
+    print_too_few_plays(resolved.recipe)
     if dry:
         _dry(resolved)
         return
@@ -78,7 +87,7 @@ def train(
             event_loop.run(train_in(resolved, folder, resume, changed))
         except KeyboardInterrupt:
             kept = folder.path.exists()
-            advice = f"`sojourn train --resume {folder.path}` goes on from its last checkpoint"
+            advice = f"`{resume_command(resolved.recipe, folder.path)}` goes on from its last checkpoint"
             print(f"stopped; {advice if kept else 'nothing was measured yet, so nothing is kept'}", file=sys.stderr)
             raise typer.Exit(130) from None
 
@@ -134,6 +143,8 @@ async def train_in(
         console.print(note, soft_wrap=True)
     if resume and {stage.name for stage in recipe.stages} <= {e["name"] for e in folder.evaluations()}:
         console.print("it is finished: nothing is left to train")
+    elif resume and (note := unserved_note(recipe, folder.path)):
+        console.print(note, soft_wrap=True, markup=False)
     opened = asyncio.Event()
     try:
         with Display(recipe.name, console=console) as display:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
 from sojourn.config.fields import Range
+from sojourn.intervals import Z
 from sojourn.live.facts import SERVING, Release
 from sojourn.live.store import LiveStore
 from sojourn.record.summary import Summary, TaskStatistics
@@ -30,6 +32,9 @@ class Gate:
     `part_margin`, so that guard tasks can be a world of the panel (`mixed`); their fraction of malformed turns may be
     higher by `malformed_rise` at most; and their episodes may have `tokens_ratio` times as many tokens at most. A file
     named FREEZE in the folder of the service's store keeps all from being offered.
+
+    The lower bound of n plays lies up to 0.98 / sqrt(n) below their success: with a `margin` below that, such as 0.1
+    with 96 plays, weights that are exactly as good may be refused each time, and a note says so at the start.
 
     What is offered is then tried: `canary_share` of new sessions are answered by it (0: it serves at once) until
     `canary_sessions` of its own, and as many of the serving release, have feedback. If its feedback is lower in the
@@ -69,6 +74,18 @@ class Gate:
                 f"limit_sessions = {self.limit_sessions}: expected at least {least}, as canary_sessions = "
                 f"{self.canary_sessions} and watch_sessions = {self.watch_sessions}"
             )
+
+    def too_few(self, plays: int) -> str:
+        """Returns that an evaluation has too few plays for `margin`, or nothing. With `margin = 0`, only weights that
+        are clearly better are to serve, whatever their number."""
+        if not 0 < self.margin < (below := Z / (2 * math.sqrt(plays))):  # the most by which Wilson's bound lies below
+            return ""
+        return (
+            f"release.margin = {self.margin:g}: the lower bound of the success in {plays} plays (evaluation.tasks "
+            f"times samples) lies up to {below:.1%} below it, so weights as good as those which serve may be refused "
+            f"each time: expected at least {math.ceil((Z / (2 * self.margin)) ** 2)} plays, or release.margin = "
+            f"{math.ceil(100 * below) / 100:g}"
+        )
 
     def why_not(self, panel: Mapping[str, float], serving: Mapping[str, float]) -> str:
         """Returns why weights with these numbers may not take the place of those with the others, or nothing."""

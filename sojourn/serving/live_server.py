@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from sojourn.config.lookup import nearest
 from sojourn.errors import cause
 from sojourn.gateway.bodies import json_object, read_body
 from sojourn.gateway.reading import Field
@@ -162,13 +163,20 @@ class LiveServer(Server):
             Route("/releases", answering(CHAT, self._releases), methods=["GET"]),
         ]
 
-    async def _body(self, request: Request) -> Mapping[str, Any]:
-        return Field(json_object(await read_body(request, self.service.limits)), "the body").json()
+    async def _body(self, request: Request, required: str, *optional: str) -> Mapping[str, Any]:
+        """Returns the body of a request, which has a required key, and of all others only optional ones."""
+        body = Field(json_object(await read_body(request, self.service.limits)), "the body").json()
+        for key in body:
+            if key not in (required, *optional):
+                raise RequestError(f"unknown key '{key:.40}': {nearest(key, (required, *optional))}", param=key)
+        if required not in body:
+            raise RequestError(f"the body has no '{required}': nothing is changed by it", param=required)
+        return body
 
     async def _consent(self, api: Api, request: Request) -> Response:
         """Takes whether the session may be trained on (`consent`), and whose it is (`person`)."""
-        key, body = self.gateway.key_of(request), await self._body(request)
-        agreed, person = body.get("consent"), body.get("person", "")
+        key, body = self.gateway.key_of(request), await self._body(request, "consent", "person")
+        agreed, person = body["consent"], body.get("person", "")
         if not isinstance(agreed, bool) or not isinstance(person, str):
             raise RequestError('expected {"consent": true or false}, and "person" as a text', param="consent")
         session = self.sessions.get(key)
@@ -193,16 +201,17 @@ class LiveServer(Server):
     async def _feedback(self, api: Api, request: Request) -> Response:
         """Takes what a person says of a reply: `value` in [-1, 1] (null takes it back), the number of the `turn` (the
         last one, if left out), and an `id`, by which a repeated request counts once."""
-        key, body = self.gateway.key_of(request), await self._body(request)
-        self._require_new(self.people.get(key))
-        value, turn, id = body.get("value"), body.get("turn"), body.get("id")
+        key, body = self.gateway.key_of(request), await self._body(request, "value", "turn", "id")
+        value, turn, id, guest = body["value"], body.get("turn"), body.get("id"), self.people.get(key)
+        if value is not None:  # what was said can be taken back as long as it is kept
+            self._require_new(guest)
         known = self.store.session(key)
         if known is None or not (known.consent or value is None):
             raise RequestError(
                 "nothing is kept of this session: its person agrees first", status=409, code="no_consent"
             )
         count = self.store.count(key)
-        if turn is None and key in self.unkept:
+        if turn is None and (key in self.unkept or (guest is not None and guest.again)):
             raise RequestError(
                 "the session ended before its last reply was told, so that reply is not kept: name the turn that is "
                 "meant", status=409, code="not_kept", param="turn",

@@ -15,13 +15,25 @@ from sojourn.gateway.requests import Api, ChatRequest, Reply, ReplyStream, Reque
 from sojourn.secrets import MASK, looks_secret, masker
 from sojourn.types import Message, Tool, ToolCall
 
-CARD, SHORTEST_CARD, LONGEST_CARD = "<card>", 13, 19  # digits
-PERSONAL = [  # what is masked before the model reads it: addresses of e-mail, numbers of cards, of accounts, of phones
-    (re.compile(r"[\w.+-]{1,64}@[\w-]+\.[\w.-]+\w"), "<email>"),
-    (re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){3,7}\b"), "<iban>"),
-    (re.compile(r"\b\d(?:[ -]?\d){12,}\b"), CARD),
-    (re.compile(r"(?<!\w)\+\d[\d ()/-]{7,}\d"), "<phone>"),
-]
+SHORTEST_CARD, LONGEST_CARD = 13, 19  # digits
+SHORTEST_IBAN, LONGEST_IBAN = 15, 34  # letters and digits (ISO 13616-1)
+# What a pattern tries at every place is bounded: a client may send megabytes of any character.
+EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]+\.[\w.-]+\w")
+IBAN = re.compile(r"(?<![A-Za-z0-9])(?=([A-Za-z]{2}[0-9]{2}(?:[ \xa0-]?[A-Za-z0-9]){11,31}))")  # at each place anew
+CARD = re.compile(r"\b\d(?:[ -]?\d){12,}\b")
+_BETWEEN = r"(?:[ \xa0]?[()./\u2010-\u2013-][ \xa0]?|[ \xa0])?"  # what may be between two digits of a number
+_PHONES = (
+    rf"00[1-9]\d{{0,2}}{_BETWEEN}(?:0\){_BETWEEN})?[1-9](?:{_BETWEEN}\d){{6,11}}",  # 0049 30 1234567, 0049 (0)30...
+    rf"\(?0[1-9](?:{_BETWEEN}\d){{7,11}}",  # 030 1234567, (030) 123-4567, 01 23 45 67 89, 07700900123
+    r"(?:[18][ .-]?)?\(\d{3}\)[ \xa0]?\d{3}[ .-]\d\d[ .-]?\d\d",  # (555) 123-4567, 8 (912) 345-67-89
+    r"(?:1[ .-])?[2-9]\d\d(?P<same>[ .-])\d{3}(?P=same)\d{4}",  # 555-123-4567, 1 800 555 0199
+    rf"(?<=tel:)\d(?:{_BETWEEN}\d){{4,14}}",
+)
+PHONE = re.compile(
+    r"(?<!\w)(?<!\w[/-])(?<!\d[.,:])"  # it is no part of another number, of a time or of a path
+    r"(?![0-3]?\d(?P<dot>[./-])[0-3]?\d(?P=dot)(?:\d\d){1,2}(?!(?P=dot)?\d))"  # and begins with no date
+    rf"(?:\+\d[\d ()/-]{{7,}}\d|\+\d{{1,3}}(?:\.\d{{2,}}){{2,}}|(?:{'|'.join(_PHONES)})(?!\w))"
+)
 
 
 @dataclass(frozen=True)
@@ -55,12 +67,36 @@ def masks_private() -> Callable[[str], str]:
     without_keys = masker()
 
     def mask(text: str) -> str:
-        text = without_keys(text)
-        for pattern, name in PERSONAL:
-            text = pattern.sub(_without_cards if name == CARD else name, text)
-        return text
+        text = EMAIL.sub("<email>", without_keys(text))
+        return PHONE.sub("<phone>", CARD.sub(_without_cards, _without_ibans(text)))
 
     return MasksOnce(mask)
+
+
+def _without_ibans(text: str) -> str:
+    """Returns a text with each IBAN masked, in any case and grouping; it is known by its checksum."""
+    parts, at = list[str](), 0
+    for found in IBAN.finditer(text):
+        start, length = found.start(), _length_of_iban(found[1])
+        if length and start >= at:
+            parts += [text[at:start], "<iban>"]
+            at = start + length
+    return "".join([*parts, text[at:]])
+
+
+def _length_of_iban(text: str) -> int:
+    """Returns how many characters of a text are the longest IBAN that it begins with, 0 where it begins with none.
+    Words that happen to have the checksum are none: at least half of an IBAN are digits."""
+    for end in range(len(text), SHORTEST_IBAN - 1, -1):
+        if text[end : end + 1].isalnum() or not text[end - 1].isalnum():
+            continue
+        number = re.sub("[^A-Za-z0-9]", "", text[:end])
+        if not SHORTEST_IBAN <= len(number) <= LONGEST_IBAN or sum(map(str.isdigit, number)) < len(number) / 2:
+            continue
+        digits = "".join(str(int(one, 36)) for one in number[4:] + number[:4])  # ISO 7064, MOD 97-10
+        if int(digits) % 97 == 1:
+            return end
+    return 0
 
 
 def _without_cards(found: re.Match[str]) -> str:
@@ -68,7 +104,7 @@ def _without_cards(found: re.Match[str]) -> str:
     parts, text, at = re.split("([ -])", found[0]), "", 0  # groups of digits, and what is between them
     while at < len(parts):
         end = _end_of_card(parts, at)
-        text += CARD if end else parts[at]
+        text += "<card>" if end else parts[at]
         at = end or at + 1
     return text
 

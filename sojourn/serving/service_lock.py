@@ -36,6 +36,16 @@ class ServiceLock:
             ) from None
         self._held = descriptor
 
+    @property
+    def is_taken(self) -> bool:
+        """Returns whether a service has the lock."""
+        try:
+            self.take()
+        except RecordError:
+            return True
+        self.close()
+        return False
+
     def close(self) -> None:
         if self._held is not None:
             os.close(self._held)

@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import closing
 
 import httpx
 import pytest
@@ -15,10 +17,13 @@ from typer.testing import CliRunner
 
 from sojourn.cli import app
 from sojourn.commands.live import _tell_end
+from sojourn.commands.served_runs import unserved_note
 from sojourn.errors import RecordError
+from sojourn.live.store import LiveStore
 from sojourn.serving.service_lock import ServiceLock
 from sojourn.serving.trainer_process import TrainerProcess
-from tests.live_sessions import PASSES, RECIPE, stage
+from sojourn.train.resolve import load
+from tests.live_sessions import PASSES, RECIPE, kept, stage
 
 TABLE = {"name": "chat", **RECIPE, "release": {**PASSES, "canary_share": 0.0}, "stages": [stage(3)]}
 WAIT_S = 240.0  # for a loaded machine
@@ -92,6 +97,34 @@ def test_people_are_served_and_their_feedback_is_trained_on(tmp_path):
     assert answered == 1
     log = (tmp_path / "run-training.log").read_text()
     assert "rl-1 may serve, as release 1" in log
+    assert "stopped; `sojourn live run --resume` goes on from its last checkpoint" in log
+    assert "nobody serves" not in log
+
+
+def test_a_run_that_goes_on_while_nobody_serves_it_says_so(tmp_path):
+    run, recipe = tmp_path / "run", tmp_path / "live.toml"
+    recipe.write_text(tomli_w.dumps({**TABLE, "stages": [stage(1)]}))
+    asking = threading.Thread(target=_sessions, args=(run / "live",))
+    asking.start()
+    assert CliRunner().invoke(app, ["train", str(recipe), "--out", str(run)]).exit_code == 0
+    asking.join()
+    done = CliRunner().invoke(app, ["train", str(run), "--resume", "stages.rl.steps=2"])
+    assert done.exit_code == 0, done.output
+    assert "nobody serves this run: it trains on the sessions that are kept, then waits for more" in done.output
+    assert f"`sojourn live {run} --resume` serves it, too" in done.output
+    with closing(ServiceLock(run / "live")) as service:
+        service.take()
+        assert unserved_note(load(run).recipe, run) == ""
+
+
+def _sessions(folder):
+    """Keeps sessions for two steps, as soon as there is a store for them."""
+    while not (folder / "live.sqlite").exists():
+        time.sleep(0.1)
+    store = LiveStore(folder)
+    for key in "abcd":
+        kept(store, key)
+    store.close()
 
 
 @pytest.mark.parametrize(

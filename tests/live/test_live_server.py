@@ -59,6 +59,12 @@ async def test_feedback_is_of_a_turn_once(tmp_path):
         ("/s/a/consent", {"consent": "yes"}, 400, "true or false"),
         ("/s/b/feedback", {"value": 1}, 409, "agrees first"),
         ("/s/a/feedback", {"value": 1, "id": "x" * 20_000}, 413, "more than 10000 bytes"),
+        ("/s/a/feedback", {"vlaue": 1, "trun": 0}, 400, "unknown key 'vlaue': did you mean 'value'?"),
+        ("/s/a/feedback", {"value": 1, "trun": 0}, 400, "unknown key 'trun': did you mean 'turn'?"),
+        ("/s/a/feedback", {"value": 1, "comment": "x"}, 400, "unknown key 'comment': use one of id, turn, value"),
+        ("/s/a/feedback", {"turn": 0}, 400, "the body has no 'value'"),
+        ("/s/a/consent", {"consent": True, "preson": "jo"}, 400, "unknown key 'preson': did you mean 'person'?"),
+        ("/s/a/consent", {"person": "jo"}, 400, "the body has no 'consent'"),
     ],
 )
 async def test_what_cannot_be_meant_gets_one_clear_error(tmp_path, path, body, status, words):
@@ -67,6 +73,17 @@ async def test_what_cannot_be_meant_gets_one_clear_error(tmp_path, path, body, s
         answer = await site.post(path, **body)
         assert answer.status_code == status
         assert words in answer.json()["error"]["message"]
+        assert site.store.feedback("a") == []
+        assert site.store.session("a").person == "a"
+
+
+async def test_only_null_takes_feedback_back(tmp_path):
+    async with Site(tmp_path, consent=True) as site:
+        await site.ask()
+        await site.post("/s/a/feedback", value=1)
+        assert (await site.post("/s/a/feedback")).status_code == 400
+        assert site.store.feedback("a") == [(0, 1.0)]
+        await site.post("/s/a/feedback", value=None)
         assert site.store.feedback("a") == []
 
 
@@ -158,6 +175,22 @@ async def test_a_name_that_is_used_again_after_a_restart_adds_nothing_to_what_wa
         assert site.store.session("a").ended is not None
         for answer in (await site.post("/s/a/feedback", value=1), await site.post("/s/a/consent", consent=True)):
             assert (answer.status_code, "a session of this name before" in answer.text) == (409, True)
+        assert site.store.feedback("a") == []
+
+
+async def test_what_was_said_can_be_taken_back_when_the_name_is_used_again(tmp_path):
+    async with Site(tmp_path, consent=True) as site:
+        await site.ask()
+        await site.post("/s/a/feedback", value=1)
+        await site.post("/s/a/feedback", value=-1, id="x")
+    async with Site(tmp_path, consent=True) as site:
+        await site.ask()
+        unsaid = await site.post("/s/a/feedback", value=None)
+        assert (unsaid.status_code, "name the turn" in unsaid.text) == (409, True)
+        assert (await site.post("/s/a/feedback", value=0.5, turn=0)).status_code == 409
+        assert (await site.post("/s/a/feedback", value=None, turn=0)).json() == {"counts": True, "turn": 0}
+        assert site.store.feedback("a") == [(0, -1.0)]
+        await site.post("/s/a/feedback", value=None, turn=0, id="x")
         assert site.store.feedback("a") == []
 
 

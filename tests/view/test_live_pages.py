@@ -176,9 +176,17 @@ async def test_texts_are_not_shown_while_their_person_does_not_agree(tmp_path):
     client = TestClient(application([tmp_path]), base_url="http://127.0.0.1", raise_server_exceptions=False)
     async with Site(tmp_path / "run" / "live", consent=True) as site:
         await site.ask("a", [{"role": "user", "content": "a secret"}])
+        await site.post("/s/a/consent", consent=True, person="jo-17")
+        await site.post("/s/a/feedback", value=-0.625)
+        for path in ("/runs/run/live", "/runs/run/live/a"):
+            page = shown(client, path)
+            assert ("jo-17" in page, ".625" in page) == (True, True)
         await site.post("/s/a/consent", consent=False)
         page = shown(client, "/runs/run/live/a")
         assert ("a secret" in page, "Its person does not agree" in page) == (False, True)
+        assert ("jo-17" in page, ".625" in page) == (False, False)
+        page = shown(client, "/runs/run/live")
+        assert ("jo-17" in page, "does not agree" in page) == (False, True)
         assert client.get("/runs/run/text/live/0/a").status_code == 404
         await site.post("/s/a/consent", consent=True)
         assert "a secret" in shown(client, "/runs/run/live/a")

@@ -53,7 +53,7 @@ def session(request: Request) -> Page:
     path = cache.path(key)
     with reading.opened(path) as store:
         row = reading.session(store, name)
-        record, feedback = _record(row, _shown(store, row)), store.feedback(name)
+        record, feedback = _record(row, _shown(store, row)), store.feedback(name) if row.consent else []
     known = {name: text for name, text in colourings(record).items() if name != "lag"}
     colouring = request.query_params.get("tokens", "")
     colouring = colouring if colouring in known else ""
