@@ -7,9 +7,9 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, TypeVar
@@ -89,25 +89,21 @@ class TimedCall(NamedTuple):
 _call: ContextVar[TimedCall | None] = ContextVar("call", default=None)
 
 
-@asynccontextmanager
-async def time_limit(name: str, seconds: float) -> AsyncIterator[asyncio.Timeout]:
-    """Cancels the call inside at `seconds`, as `asyncio.timeout` does, and lets `contained` give it up where it does
-    not end then.
+@contextmanager
+def time_limit(name: str, limit: asyncio.Timeout, seconds: float) -> Iterator[None]:
+    """Lets `contained` give up the call inside where it does not end after `limit` cancels it at `seconds`.
 
     The call has `GRACE_S` to end, or `seconds` again where those are fewer. What it does in `off_the_clock` counts for
     nothing.
     """
-    watch, grace_s = _watch.get(), min(GRACE_S, seconds)
+    watch, outer, call = _watch.get(), _call.get(), TimedCall(name, limit, min(GRACE_S, seconds))
     if watch is not None:
-        watch.begin(name, seconds + grace_s)
+        watch.begin(name, seconds + call.grace_s)
+    _call.set(call)
     try:
-        async with asyncio.timeout(seconds) as limit:
-            token = _call.set(TimedCall(name, limit, grace_s))
-            try:
-                yield limit
-            finally:
-                _call.reset(token)
+        yield
     finally:
+        _call.set(outer)  # no token is reset, as the end of the event loop closes abandoned calls from without
         if watch is not None:
             watch.end()
 

@@ -28,13 +28,14 @@ class Limits:
 
 async def call_env(call: Callable[..., Awaitable[T]], limits: Limits, timeline: Timeline, *arguments: Any) -> T:
     """Awaits one call of an environment, which may take at most `limits.stall_s`."""
-    limit: asyncio.Timeout | None = None
+    limit = asyncio.timeout(limits.stall_s)
     try:
-        async with time_limit(getattr(call, "__qualname__", "the world"), limits.stall_s) as limit:
-            with timeline.during("env"):
-                return await call(*arguments)
+        with time_limit(getattr(call, "__qualname__", "the world"), limit, limits.stall_s):
+            async with limit:
+                with timeline.during("env"):
+                    return await call(*arguments)
     except TimeoutError:
-        if limit is None or not limit.expired():  # raised by the world itself
+        if not limit.expired():  # raised by the world itself
             raise
         raise InfrastructureError(
             f"the world did not answer within {limits.stall_s:g} s (rollout.limits.stall_s)"
