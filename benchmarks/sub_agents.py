@@ -25,9 +25,9 @@ for the long world on two runs of `sub_agents` of other seeds.
 Measured in the short world on five seeds: one context 0.996 [0.992, 1.001], a window of two exchanges 0.976 [0.945,
 1.007], with sub-agents 0.451 [0.366, 0.537], still getting better on four of them. Of 1,657 calls in the evaluations
 31% are at the beginning of a lock, about what chance gives; within one, neither knows which dials the other saw, and
-part of them can only be guessed. In the long world on three seeds so far (`one` and `sub_agents` alone): one context
-0.277, 0.380, 0.440, with sub-agents 0.826, 0.895, 0.731, which call one for each of the four locks (3.99 to 4.01 calls
-a play). Not all of the difference is room: of the dials that it reaches, one context opens two thirds at most.
+part of them can only be guessed. In the long world on five seeds: one context 0.361 [0.254, 0.467], with sub-agents
+0.764 [0.647, 0.881], which call one for each of the four locks (3.99 to 4.01 calls a play). Not all of the difference
+is room: of the dials that it reaches, one context opens two thirds at most.
 
 Trainings go on where they were killed; what is finished stays in `--folder`.
 """
