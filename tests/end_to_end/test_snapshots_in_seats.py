@@ -349,7 +349,12 @@ def test_all_players_tell_their_loads_and_are_closed_where_one_cannot_be_opened(
     asyncio.run(loads())
     opened, closed = list[Engine](), list[Engine]()
     open_one, close_one = Torch.open_sampler, Engine.close
-    monkeypatch.setattr(Torch, "open_sampler", lambda *args, **named: opened.append(open_one(*args, **named)) or opened[-1])
+
+    def noted(*given, **named):
+        opened.append(open_one(*given, **named))
+        return opened[-1]
+
+    monkeypatch.setattr(Torch, "open_sampler", noted)
     monkeypatch.setattr(Engine, "close", lambda self: closed.append(self) or close_one(self))
     models = "models={first={name='tiny:layers=1,hidden=64'}, second={name='/nowhere'}}"
     with pytest.raises(Exception, match="nowhere"):
