@@ -33,6 +33,7 @@ from sojourn.record.run import RunFolder
 from sojourn.train.resolve import resolve
 
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent))  # where recipes find the worlds of this folder, such as benchmarks.locks:Locks
 WARMUP = "warmup"
 DONE = "done"  # a file in the folder of a training that has ended
 FIGURES = "figures.json"

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -375,3 +377,13 @@ def test_each_kind_of_process_is_killed_equally_often_in_an_order_of_the_seed():
     assert {kind: order.count(kind) for kind in kills_ray.KINDS} == dict.fromkeys(kills_ray.KINDS, 4)
     assert order == kills_ray.schedule(20, 3)
     assert order != kills_ray.schedule(20, 4)
+
+
+@pytest.mark.parametrize("script", ["sub_agents", "feedback"])
+def test_a_script_finds_the_world_of_its_recipe_wherever_it_is_started(tmp_path, script):
+    """As a person starts it: in another folder, and with nothing on the path but what is installed."""
+    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, str(bakeoff.HERE / f"{script}.py"), "--dry"]
+    done = subprocess.run(command, cwd=tmp_path, env=alone, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-500:]
+    assert "can be built" in done.stdout
