@@ -15,7 +15,7 @@ from measured_world import Picks
 from rich.console import Console
 from trained_run import train
 
-from sojourn.arena.league_measures import Mixture
+from sojourn.arena.league_measures import Mixture, Remembered
 from sojourn.arena.run_league import run_league
 from sojourn.arena.run_match import MatchConfig
 from sojourn.types import Message, Observation, Role
@@ -63,7 +63,7 @@ async def test_where_no_policy_comes_all_count_alike() -> None:
 
 async def test_each_policy_is_asked_once_for_each_past() -> None:
     policies = two()
-    mixture = Mixture(policies)
+    mixture = Mixture([Remembered(one) for one in policies])
     seen = [(FIRST,), (FIRST, "left", SECOND), (FIRST, "right", SECOND)]
     await asyncio.gather(*(mixture("row", one) for one in 2 * seen))
     assert [one.asked for one in policies] == [3, 3]
@@ -112,4 +112,12 @@ async def test_a_league_measures_each_checkpoint_and_their_mixture(tmp_path: Pat
 async def test_a_league_of_what_cannot_be_measured_shows_ratings_alone(tmp_path: Path) -> None:
     out, config = io.StringIO(), MatchConfig(operators=("random", "random"), tasks=1, turns=4)
     await run_league(Picks(), {"env": {"name": "measured_world:Picks"}}, config, Console(file=out, width=300))
+    assert "measured" not in out.getvalue()
+
+
+async def test_checkpoints_that_do_not_sample_among_listed_actions_are_not_measured(tmp_path: Path) -> None:
+    run = await asyncio.to_thread(train, tmp_path / "run", "agent.choices=false", recipe=RECIPE)
+    out, config = io.StringIO(), MatchConfig(operators=(f"{run}@*",), tasks=1, turns=4)
+    await run_league(Picks(), {"env": {"name": "measured_world:Picks"}}, config, Console(file=out, width=300))
+    assert "run@rl" in out.getvalue()
     assert "measured" not in out.getvalue()
