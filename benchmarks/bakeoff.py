@@ -123,9 +123,10 @@ def trained(place: Path, tables: toml.Tables) -> Path:
 
 
 def execute(command: Sequence[str]) -> str:
-    """Runs a command on one thread, and returns what it prints. Raises `RuntimeError` where it fails."""
+    """Runs a command on one thread, or as many as `OMP_NUM_THREADS` says, and returns what it prints. Raises
+    `RuntimeError` where it fails."""
     alone = {
-        "OMP_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "OMP_WAIT_POLICY": "passive",
         "PYTHONPATH": f"{HERE.parent}:{HERE.parent / 'worlds'}",
     }

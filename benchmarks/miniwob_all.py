@@ -2,6 +2,7 @@
 
     python benchmarks/miniwob_all.py                  # hours; a killed one goes on where it was, in `--folder`
     python benchmarks/miniwob_all.py --seeds 0 --dry
+    OMP_NUM_THREADS=2 python benchmarks/miniwob_all.py --seeds 0 --workers 1    # one seed on both cores
     python benchmarks/miniwob_all.py --cloning backend.device=cuda --training backend.device=cuda   # of other settings
 
 Of each seed it trains `recipes/miniwob_all/clone.toml`, then `train.toml` from these weights; the weights that each
@@ -96,7 +97,7 @@ def summary(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 def main(given: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=lambda text: [int(s) for s in text.split(",")], default=list(SEEDS))
-    parser.add_argument("--workers", type=int, default=2, help="trainings at once, of one thread each")
+    parser.add_argument("--workers", type=int, default=2, help="trainings at once, of one thread each by default")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "sojourn-miniwob-all")
     parser.add_argument("--cloning", nargs="*", default=[], help="overrides of clone.toml; {seed} stands for the seed")
     parser.add_argument("--training", nargs="*", default=[], help="overrides of train.toml, likewise")
