@@ -4,12 +4,13 @@ import asyncio
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 pytest.importorskip("miniwob", reason="the pages come with the package miniwob")
 
-from sojourn.errors import ActionError, ConfigError
+from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn.types import Task
 from sojourn_worlds.miniwob import MiniWoB
 from sojourn_worlds.miniwob.actions import Point, parse
@@ -269,3 +270,9 @@ async def test_only_files_below_the_folder_are_served(tmp_path):
     writer.close()
     server.close()
     assert answers == [(b"200", b"hello"), *[(b"404", b"")] * 4]
+
+
+def test_an_expert_that_finds_nothing_loses_its_play_and_not_the_run():
+    page = replace(read([element("item", "Bob hello")]), goal="Find the email by Ada and reply to them.")
+    with pytest.raises(InfrastructureError, match="finds no message on the page, which shows Bob hello: .*Ada"):
+        EXPERTS["email-inbox"](page)

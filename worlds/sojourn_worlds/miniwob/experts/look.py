@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from sojourn.errors import ConfigError
+from sojourn.errors import InfrastructureError
 from sojourn_worlds.miniwob.page import Element, Page, elements_of
 
 Expert = Callable[[Page], str]
@@ -20,8 +20,10 @@ def click(element: Element) -> str:
     return f"click {element.label}"
 
 
-def fail(page: Page, what: str) -> ConfigError:
-    return ConfigError(f"the expert finds no {what} on the page: its goal is {page.goal!r}")
+def fail(page: Page, what: str) -> InfrastructureError:
+    """Says what is missing: one play of the expert is lost, which is tried again, and not the run."""
+    shown = ", ".join(element.name for element in page.elements)[:300]
+    return InfrastructureError(f"the expert finds no {what} on the page, which shows {shown}: its goal is {page.goal!r}")
 
 
 def named(page: Page, name: str, *roles: str) -> Element:
