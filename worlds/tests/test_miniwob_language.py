@@ -274,5 +274,5 @@ async def test_only_files_below_the_folder_are_served(tmp_path):
 
 def test_an_expert_that_finds_nothing_loses_its_play_and_not_the_run():
     page = replace(read([element("item", "Bob hello")]), goal="Find the email by Ada and reply to them.")
-    with pytest.raises(InfrastructureError, match="finds no message on the page, which shows Bob hello: .*Ada"):
+    with pytest.raises(InfrastructureError, match=r"finds no message on the page, .*Ada.*: it shows Bob hello"):
         EXPERTS["email-inbox"](page)

@@ -23,7 +23,7 @@ def click(element: Element) -> str:
 def fail(page: Page, what: str) -> InfrastructureError:
     """Says what is missing: one play of the expert is lost, which is tried again, and not the run."""
     shown = ", ".join(element.name for element in page.elements)[:300]
-    return InfrastructureError(f"the expert finds no {what} on the page, which shows {shown}: its goal is {page.goal!r}")
+    return InfrastructureError(f"the expert finds no {what} on the page, whose goal is {page.goal!r}: it shows {shown}")
 
 
 def named(page: Page, name: str, *roles: str) -> Element:
