@@ -2,7 +2,8 @@
 
     python benchmarks/miniwob_all.py                  # hours; a killed one goes on where it was, in `--folder`
     python benchmarks/miniwob_all.py --seeds 0 --dry
-    OMP_NUM_THREADS=2 python benchmarks/miniwob_all.py --seeds 0 --workers 1    # one seed on both cores
+    OMP_NUM_THREADS=2 python benchmarks/miniwob_all.py --seeds 0 --workers 1 --add  # one seed on both cores, beside
+                                                                                    # those that the result has
     python benchmarks/miniwob_all.py --cloning backend.device=cuda --training backend.device=cuda   # of other settings
 
 Of each seed it trains `recipes/miniwob_all/clone.toml`, then `train.toml` from these weights; the weights that each
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bakeoff import HERE, attempted, execute, interval, shown
+from bakeoff import HERE, attempted, execute, interval, recorded, shown
 from learning import finish, measured, table
 from machine import commit, write
 
@@ -32,6 +33,7 @@ from sojourn_worlds.miniwob.facts import PUBLISHED, page_names
 
 SEEDS = (0, 1, 2)
 PLAYS = 10  # of each page
+NOTABLE = 0.15  # difference of success that the table of pages shows
 RECIPES = {"cloned": "clone.toml", "trained": "train.toml"}
 FIGURES = "figures.json"
 EVALUATE = f"""
@@ -94,6 +96,21 @@ def summary(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def page_table(cloned: Mapping[str, float], trained: Mapping[str, float]) -> str:
+    """Returns a Markdown table of the pages with an expert and without, by their success after RL, each with that after
+    cloning where this is another by 15 points or more."""
+    lines = ["| pages | success | number | |", "|---|---|---|---|"]
+    for kind, own in (("with an expert", list(EXPERTS)), ("without", [p for p in cloned if p not in EXPERTS])):
+        for tenth in range(10, -1, -1):
+            found = sorted(page for page in own if round(10 * trained[page]) == tenth)
+            names = (
+                page + (f" (from {cloned[page]:.0%})" if abs(trained[page] - cloned[page]) >= NOTABLE else "")
+                for page in found
+            )
+            lines += [f"| {kind} | {10 * tenth}% | {len(found)} | {', '.join(names)} |"] if found else []
+    return "\n".join(lines)
+
+
 def main(given: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=lambda text: [int(s) for s in text.split(",")], default=list(SEEDS))
@@ -101,6 +118,9 @@ def main(given: Sequence[str]) -> None:
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "sojourn-miniwob-all")
     parser.add_argument("--cloning", nargs="*", default=[], help="overrides of clone.toml; {seed} stands for the seed")
     parser.add_argument("--training", nargs="*", default=[], help="overrides of train.toml, likewise")
+    parser.add_argument(
+        "--add", action="store_true", help="add to the result: the seeds that it has are not made again"
+    )
     parser.add_argument("--dry", action="store_true", help="build the recipes, run nothing")
     options = parser.parse_args(given)
     overrides = {"cloned": options.cloning, "trained": options.training}
@@ -111,16 +131,20 @@ def main(given: Sequence[str]) -> None:
         return
     options.folder.mkdir(parents=True, exist_ok=True)
     folder = options.folder.resolve()
+    known = recorded("miniwob_all") if options.add else {}
+    seeds = [seed for seed in options.seeds if str(seed) not in known]
     with ThreadPoolExecutor(options.workers) as pool:
-        attempts = pool.map(lambda s: attempted(lambda: trained(s, folder, overrides), f"seed {s}"), options.seeds)
+        attempts = pool.map(lambda s: attempted(lambda: trained(s, folder, overrides), f"seed {s}"), seeds)
         done = list(attempts)
-    runs = {str(seed): of for seed, of in zip(options.seeds, done, strict=True) if of is not None}
+    made = {str(seed): of for seed, of in zip(seeds, done, strict=True) if of is not None}
+    runs = dict(sorted({**known, **made}.items(), key=lambda run: int(run[0])))
     if not runs:
         sys.exit("no training ended well")
     found = summary(runs)
     for name in RECIPES:
         print(name, {key: shown(value) for key, value in found[name]["sets"].items()})
-    reported = options.seeds == list(SEEDS)
+    print(page_table(found["cloned"]["pages"], found["trained"]["pages"]))
+    reported = options.add or options.seeds == list(SEEDS)
     figures_of_all = {"overrides": overrides, "summary": found, "runs": runs}
     print(write("miniwob_all", figures_of_all, **({} if reported else {"folder": folder})))
 
