@@ -2,8 +2,7 @@
 
     python benchmarks/miniwob_all.py                  # hours; a killed one goes on where it was, in `--folder`
     python benchmarks/miniwob_all.py --seeds 0 --dry
-    OMP_NUM_THREADS=2 python benchmarks/miniwob_all.py --seeds 0 --workers 1 --add  # one seed on both cores, beside
-                                                                                    # those that the result has
+    OMP_NUM_THREADS=2 python benchmarks/miniwob_all.py --seeds 0 --workers 1 --add  # on both cores; adds to the result
     python benchmarks/miniwob_all.py --cloning backend.device=cuda --training backend.device=cuda   # of other settings
 
 Of each seed it trains `recipes/miniwob_all/clone.toml`, then `train.toml` from these weights; the weights that each
@@ -118,9 +117,7 @@ def main(given: Sequence[str]) -> None:
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "sojourn-miniwob-all")
     parser.add_argument("--cloning", nargs="*", default=[], help="overrides of clone.toml; {seed} stands for the seed")
     parser.add_argument("--training", nargs="*", default=[], help="overrides of train.toml, likewise")
-    parser.add_argument(
-        "--add", action="store_true", help="add to the result: the seeds that it has are not made again"
-    )
+    parser.add_argument("--add", action="store_true", help="add to the result: what it has is not made again")
     parser.add_argument("--dry", action="store_true", help="build the recipes, run nothing")
     options = parser.parse_args(given)
     overrides = {"cloned": options.cloning, "trained": options.training}
