@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from sojourn.config.fields import NONBLANK, Kind
+from sojourn.config.unused import refuse_unused
 from sojourn.credit.constant import Constant
 from sojourn.credit.score_parts import compared
 from sojourn.credit.wrapped import Wrapped
@@ -43,6 +44,12 @@ class Masked(Wrapped):
     stream_by: Literal["token", "turn"] = "token"
     part: str = ""
     part_above: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.stream:
+            refuse_unused(self, ["stream_above", "stream_below", "stream_by"], "without a stream to compare with it")
+        if not self.part:
+            refuse_unused(self, ["part_above"], "without a part of the reward to compare with it")
 
     @property
     def needs(self) -> frozenset[str]:
