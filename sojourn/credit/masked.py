@@ -82,7 +82,9 @@ class Masked(Wrapped):
         for number, advantages in enumerate(credit.tokens):
             mask = np.full(len(advantages), kept and self._keeps(trajectory, number))
             if stream is not None:
-                numbers = stream[number] if self.stream_by == "token" else np.mean(stream[number])
+                numbers = stream[number]
+                if self.stream_by == "turn" and len(numbers):
+                    numbers = np.mean(numbers)
                 mask &= (numbers > self.stream_above) & (numbers < self.stream_below)
             tokens.append(np.where(mask, advantages, 0).astype(np.float32))
         return replace(credit, tokens=tuple(tokens))

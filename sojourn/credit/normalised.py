@@ -65,7 +65,8 @@ class Normalised(Wrapped):
         turns = score.turns.astype(np.float64) * scale
         clipped = min(max((score.total - self._moments.mean) * scale, -self.clip), self.clip)
         turns[-1:] += clipped - turns.sum()
-        return replace(score, turns=turns.astype(np.float32))
+        outcome = score.result if len(turns) else clipped  # a seat that never acted has its return there
+        return replace(score, turns=turns.astype(np.float32), outcome=outcome)
 
     def state(self) -> Mapping[str, Any]:
         return {**super().state(), **vars(self._moments)}
