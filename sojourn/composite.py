@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -13,6 +13,11 @@ class HasBases:
     """A component whose fields named in `bases` are components too: their states are part of its state."""
 
     bases: ClassVar[tuple[str, ...]] = ("base",)
+
+    @property
+    def contained(self) -> Sequence[Any]:
+        """Returns the components that it contains."""
+        return [getattr(self, name) for name in self.bases]
 
     def state(self) -> Mapping[str, Any]:
         return {name: component.state() for name, component in self._stateful_bases()}
@@ -31,7 +36,7 @@ def with_bases(components: Iterable[object]) -> Iterator[object]:
     for component in components:
         yield component
         if isinstance(component, HasBases):
-            yield from with_bases(getattr(component, name) for name in component.bases)
+            yield from with_bases(component.contained)
 
 
 def replaced_bases(component: Any, change: Callable[[Any], Any]) -> Any:

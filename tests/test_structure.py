@@ -20,11 +20,11 @@ WORLDS = ROOT.parent / "worlds"
 ORDER = [
     "version", "activation_steering", "types", "search_cost", "finite", "call_text", "same_action", "secrets",
     "errors", "verdict", "ability", "codec", "seeds", "files", "threads", "event_loop", "timeline", "gauge", "config",
-    "schedules", "optim", "models", "protocols", "abilities", "places", "failures", "blame", "world_answers",
-    "composite", "whole_plays", "intervals", "regret_growth", "tasks", "curricula", "record", "plot", "plot_recipes",
-    "plot_search", "terminal", "envs", "render", "gateway", "agents", "rollout", "live", "rewards", "searchers",
-    "branching", "sources", "filters", "credit", "batch", "streams", "losses", "backends", "display", "train",
-    "ope", "steering", "checks", "replay", "arena", "method_docs", "env_catalog", "model_export", "serving",
+    "schedules", "optim", "models", "protocols", "composite", "abilities", "places", "failures", "blame",
+    "world_answers", "whole_plays", "intervals", "regret_growth", "tasks", "curricula", "record", "plot",
+    "plot_recipes", "plot_search", "terminal", "envs", "render", "gateway", "agents", "rollout", "live", "rewards",
+    "searchers", "branching", "sources", "filters", "credit", "batch", "streams", "losses", "backends", "display",
+    "train", "ope", "steering", "checks", "replay", "arena", "method_docs", "env_catalog", "model_export", "serving",
     "sweep", "key_meanings", "config_docs", "doctor", "view", "commands", "api", "cli",
 ]  # fmt: skip
 ENTRANCES = {"__init__", "__main__"}

@@ -5,7 +5,7 @@ The list is long, but each ability is short and asked for by itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from sojourn.abilities.asking import AsksForText, ReadsLikelihoods
@@ -231,7 +231,8 @@ def min_group_size(estimator: object) -> int:
 @runtime_checkable
 class HasColumns(Ability, Protocol):
     """A loss that computes per-token values (N,) from the step's whole batch, before it is cut into minibatches, such
-    as a mask of extreme tokens. It finds them among the streams, under the same names."""
+    as a mask of extreme tokens; one with a mean of its own (`HasOwnMean`) also from each minibatch, as it is about to
+    be trained. It finds them among the streams, under the same names."""
 
     def columns(self, batch: Batch) -> Mapping[str, FloatArray]: ...
 
@@ -273,6 +274,12 @@ class HasOwnMean(Ability, Protocol):
 
     @property
     def own_mean(self) -> bool: ...
+
+
+def columns_of(losses: Iterable[object], batch: Batch) -> dict[str, FloatArray]:
+    """Returns the per-token values that losses compute from a batch, by their names."""
+    columns = [loss.columns(batch) for loss in losses if isinstance(loss, HasColumns)]
+    return {name: values for of_loss in columns for name, values in of_loss.items()}
 
 
 VALID_FOR = frozenset({"lag", "updates"})  # what a loss is valid for that does not say

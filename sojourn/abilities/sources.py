@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from sojourn.ability import Ability
+from sojourn.composite import HasBases, replaced_bases
 from sojourn.protocols import SourceConfig
 
 
@@ -63,14 +64,18 @@ class SplitsByOrigin(Ability, Protocol):
 
 def applied(components: Iterable[object], origin: str) -> list[object]:
     """Returns the estimators or losses that are applied to the groups of an origin: those that do not split by it, and
-    what the others choose for it."""
-    found: list[object] = []
-    for component in components:
-        if not isinstance(component, SplitsByOrigin):
-            found.append(component)
-        elif (chosen := component.of_origin(origin)) is not None:
-            found += applied([chosen], origin)
-    return found
+    what the others choose for it; what contains one that splits contains what that chooses."""
+    chosen = (_of_origin(component, origin) for component in components)
+    return [one for one in chosen if one is not None]
+
+
+def _of_origin(component: Any, origin: str) -> Any:
+    """Returns an estimator or a loss as it is applied to the groups of an origin; None where it is not."""
+    if isinstance(component, SplitsByOrigin):
+        return _of_origin(component.of_origin(origin), origin)
+    if isinstance(component, HasBases) and any(_of_origin(one, origin) is None for one in component.contained):
+        return None
+    return replaced_bases(component, lambda base: _of_origin(base, origin))
 
 
 @runtime_checkable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sojourn.abilities import Chooses, HasColumns
+from sojourn.abilities import Chooses, HasOwnMean, columns_of
 from sojourn.batch.flatten import add_up, flatten, gather
 from sojourn.batch.weigh import Aggregate, weigh
 from sojourn.protocols import Loss, Trainer
@@ -40,16 +40,17 @@ def to_batch(
         weight=add_up(weights, spans, len(batch)),
         streams={name: gather(values, spans, len(batch), weights) for name, values in streams.items()},
     )
-    columns = [loss.columns(batch) for loss in losses if isinstance(loss, HasColumns)]
-    added = {name: values for of_loss in columns for name, values in of_loss.items()}
-    return replace(batch, streams={**batch.streams, **added})
+    return replace(batch, streams={**batch.streams, **columns_of(losses, batch)})
 
 
 async def choose(part: Batch, losses: Sequence[Loss], trainer: Trainer) -> Batch:
-    """Returns a minibatch with the columns that losses compute from the present model's log-probabilities.
+    """Returns a minibatch with the columns of losses with means of their own, which are then of the minibatch, and
+    those that losses compute from the present model's log-probabilities.
 
     Where a loss `Chooses`, the trainer scores the tokens first: one pass without gradients for each minibatch.
     """
+    own = [loss for loss in losses if isinstance(loss, HasOwnMean) and loss.own_mean]
+    part = replace(part, streams={**part.streams, **columns_of(own, part)})
     choosing = [loss for loss in losses if isinstance(loss, Chooses) and loss.chooses]
     if not choosing or not part.weight.any():
         return part

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -40,10 +40,10 @@ def weigh(groups: Sequence[Group], aggregate: Aggregate) -> list[list[tuple[Floa
         for at, n in held
     ]
     tokens, turns = sum(sizes), len(sizes)
-    seats = [_seats(number, group) for number, group in enumerate(groups)]
+    seats = [[(n, o, t.agent) for o, t in zip(g.owners, g.trajectories, strict=True)] for n, g in enumerate(groups)]
     trajectory_counts = Counter(seat for of_group in seats for seat in of_group)  # of each seat of each episode
 
-    def weights_of(trajectory: Trajectory, seat: Hashable, shared: Sequence[int]) -> tuple[FloatArray, ...]:
+    def weights_of(trajectory: Trajectory, seat: tuple[int, int, str], shared: Sequence[int]) -> tuple[FloatArray, ...]:
         lengths = [len(turn.sample.tokens) for turn in trajectory.turns]
         turn_weights = {
             "token": [1 / max(tokens, 1) / count for count in shared],
@@ -61,8 +61,3 @@ def weigh(groups: Sequence[Group], aggregate: Aggregate) -> list[list[tuple[Floa
         ]
         for group, of_group, held in zip(groups, seats, sharers, strict=True)
     ]
-
-
-def _seats(number: int, group: Group) -> list[Hashable]:
-    """Returns the seat of each trajectory of a group; seats of different groups or episodes are different."""
-    return [(number, owner, t.agent) for owner, t in zip(group.owners, group.trajectories, strict=True)]

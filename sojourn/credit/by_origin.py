@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from sojourn.abilities import env_needs, min_group_size, provided
+from sojourn.composite import HasBases
 from sojourn.config.fields import Kind
 from sojourn.credit.grpo import GRPO
 from sojourn.protocols import Estimator, Stateful
@@ -14,7 +15,7 @@ from sojourn.types import Credit, Group, Score, Streams
 
 
 @dataclass(frozen=True, kw_only=True)
-class ByOrigin:
+class ByOrigin(HasBases):
     """Other estimators, by the origin of a group: `of` names one for each of some origins, `base` is for all others.
 
     The origin is "policy" for groups that the policy played for the step, else the name of the source that gave them:
@@ -45,6 +46,10 @@ class ByOrigin:
     @property
     def origins(self) -> Sequence[str]:
         return tuple(self.of)
+
+    @property
+    def contained(self) -> Sequence[Estimator]:
+        return [*self._parts.values()]
 
     def of_origin(self, origin: str) -> Estimator:
         return self.of.get(origin, self.base)

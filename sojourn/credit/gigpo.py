@@ -11,6 +11,7 @@ from typing import Annotated
 import numpy as np
 
 from sojourn.config.fields import Range
+from sojourn.config.unused import refuse_unused
 from sojourn.credit.by_turn import concatenated, credit_turns, returns_to_go, seats_of_turns
 from sojourn.credit.relative import (
     GroupEstimator,
@@ -43,6 +44,10 @@ class GiGPO(GroupEstimator):
     scale_by_std: bool = True
     similarity: Annotated[float, Range(above=0, max=1)] = 1.0
     epsilon: Annotated[float, Range(0)] = 1e-6
+
+    def __post_init__(self) -> None:
+        if not self.scale_by_std:
+            refuse_unused(self, ["epsilon"], "with scale_by_std = false")
 
     @property
     def env_needs(self) -> frozenset[str]:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Annotated
 
 from sojourn.config.fields import Range
+from sojourn.config.unused import refuse_unused
 from sojourn.credit.relative import (
     GroupEstimator,
     centred,
@@ -35,6 +36,9 @@ class GRPO(GroupEstimator):
     epsilon: Annotated[float, Range(0)] = 1e-6
 
     group_relative = True
+
+    def __post_init__(self) -> None:
+        refuse_unused(self, [] if self.scale_by_std else ["epsilon"], "with scale_by_std = false")
 
     def _credit(self, group: Group, scores: Sequence[Score]) -> list[Credit]:
         normalise = partial(standardised, epsilon=self.epsilon) if self.scale_by_std else centred

@@ -44,7 +44,8 @@ class KLReward(Wrapped):
             float(self._estimate((turn.sample.logprobs - logprobs).astype(np.float64)).sum())
             for turn, logprobs in zip(trajectory.turns, reference, strict=True)
         ]
-        return replace(score, turns=(score.turns - self.coef * np.array(penalties)).astype(np.float32))
+        turns = (score.turns - self.coef * np.array(penalties)).astype(np.float32)
+        return replace(score, turns=turns, outcome=score.result)
 
     def _estimate(self, log_ratio: Values) -> Values:
         if self.kl_estimator == "k1":

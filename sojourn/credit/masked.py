@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from sojourn.config.fields import NONBLANK, Kind
+from sojourn.config.unused import refuse_unused
 from sojourn.credit.constant import Constant
 from sojourn.credit.score_parts import compared
 from sojourn.credit.wrapped import Wrapped
@@ -44,6 +45,12 @@ class Masked(Wrapped):
     part: str = ""
     part_above: float = 0.0
 
+    def __post_init__(self) -> None:
+        if not self.stream:
+            refuse_unused(self, ["stream_above", "stream_below", "stream_by"], "without a stream to compare with it")
+        if not self.part:
+            refuse_unused(self, ["part_above"], "without a part of the reward to compare with it")
+
     @property
     def needs(self) -> frozenset[str]:
         return self.base.needs | ({self.stream} if self.stream else frozenset())
@@ -75,7 +82,9 @@ class Masked(Wrapped):
         for number, advantages in enumerate(credit.tokens):
             mask = np.full(len(advantages), kept and self._keeps(trajectory, number))
             if stream is not None:
-                numbers = stream[number] if self.stream_by == "token" else np.mean(stream[number])
+                numbers = stream[number]
+                if self.stream_by == "turn" and len(numbers):
+                    numbers = np.mean(numbers)
                 mask &= (numbers > self.stream_above) & (numbers < self.stream_below)
             tokens.append(np.where(mask, advantages, 0).astype(np.float32))
         return replace(credit, tokens=tuple(tokens))

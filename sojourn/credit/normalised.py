@@ -13,6 +13,7 @@ from sojourn.config.fields import Kind, Range
 from sojourn.credit.gae import GAE
 from sojourn.credit.relative import trajectory_returns
 from sojourn.credit.wrapped import Wrapped
+from sojourn.finite import tolerance
 from sojourn.protocols import Estimator
 from sojourn.types import Credit, Group, Score, Streams
 
@@ -61,11 +62,13 @@ class Normalised(Wrapped):
         return self.base(groups, [[self._normalised(score) for score in of_group] for of_group in scores], streams)
 
     def _normalised(self, score: Score) -> Score:
-        scale = 1 / (self._moments.deviation + self.epsilon) if self._moments.deviation else 0.0
+        deviation = self._moments.deviation
+        scale = 1 / (deviation + self.epsilon) if deviation > tolerance([self._moments.mean]) else 0.0
         turns = score.turns.astype(np.float64) * scale
         clipped = min(max((score.total - self._moments.mean) * scale, -self.clip), self.clip)
         turns[-1:] += clipped - turns.sum()
-        return replace(score, turns=turns.astype(np.float32))
+        outcome = score.result if len(turns) else clipped  # a seat that never acted has its return there
+        return replace(score, turns=turns.astype(np.float32), outcome=outcome)
 
     def state(self) -> Mapping[str, Any]:
         return {**super().state(), **vars(self._moments)}

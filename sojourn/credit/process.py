@@ -46,4 +46,6 @@ class Process(Wrapped):
 
     def _fused(self, score: Score, process_rewards: Sequence[FloatArray]) -> Score:
         sums = np.array([float(turn.sum()) for turn in process_rewards], dtype=np.float32)
-        return replace(score, turns=(self.outcome_coef * score.turns + self.coef * sums).astype(np.float32))
+        turns = (self.outcome_coef * score.turns + self.coef * sums).astype(np.float32)
+        outcome = score.result if len(turns) else self.outcome_coef * score.total  # which one that never acted has
+        return replace(score, turns=turns, outcome=outcome)

@@ -10,6 +10,7 @@ import numpy as np
 
 from sojourn.config.fields import Range
 from sojourn.credit.relative import Values, centred, per_label, seats, trajectory_returns
+from sojourn.finite import differ
 from sojourn.types import Credit, FloatArray, Group, Score, Streams, Trajectory
 
 
@@ -19,8 +20,8 @@ class ReinforcePP:
     tokens of the step (REINFORCE++: Hu et al. 2025, arXiv:2501.03262).
 
     With `baseline` (REINFORCE++-baseline) the group's mean return is subtracted first. The standard deviation is the
-    population's over tokens, as in OpenRLHF, so that long trajectories count more. The KL term needs the stream
-    `ref_logprobs`, unless its coefficient is 0.
+    population's over tokens, as in OpenRLHF, so that long trajectories count more; equal returns give 0. The KL term
+    needs the stream `ref_logprobs`, unless its coefficient is 0.
     """
 
     baseline: bool = False
@@ -49,7 +50,7 @@ class ReinforcePP:
             per_token.append([self._penalised(*arguments) for arguments in columns])
         every = np.concatenate([np.zeros(0), *(turn for group in per_token for t in group for turn in t)])
         mean, variance = (every.mean(), every.var()) if len(every) else (0.0, 0.0)
-        scale = 1 / np.sqrt(max(variance, self.epsilon))
+        scale = 1 / np.sqrt(max(variance, self.epsilon)) if differ(every) else 0.0
         return [
             [Credit(tuple(((turn - mean) * scale).astype(np.float32) for turn in t)) for t in group]
             for group in per_token

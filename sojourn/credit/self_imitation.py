@@ -58,7 +58,8 @@ class SelfImitation:
 
     def _of_group(self, group: Group, scores: Sequence[Score]) -> list[Credit]:
         returns = [self._returns(score) for score in scores]
-        firsts = np.array([of_turns[0] if len(of_turns) else 0.0 for of_turns in returns])
+        pairs = zip(returns, scores, strict=True)
+        firsts = np.array([of_turns[0] if len(of_turns) else score.total for of_turns, score in pairs])
         means = per_label(seats(group), firsts, lambda values: np.full(len(values), values.mean()))
         return [
             self._credit(trajectory, of_turns - mean)

@@ -12,6 +12,7 @@ import numpy as np
 
 from sojourn.branching.certainty import sampled_entropy
 from sojourn.config.fields import Range
+from sojourn.config.unused import refuse_unused
 from sojourn.credit.by_turn import returns_to_go
 from sojourn.credit.relative import GroupEstimator, Values, centred, per_label, seats, standardised
 from sojourn.credit.tree import Node, leaves, paths
@@ -66,6 +67,10 @@ class TreeValues(GroupEstimator):
     by_leaves: bool = False
     scale_by_std: bool = False
     epsilon: Annotated[float, Range(0)] = 1e-6
+
+    def __post_init__(self) -> None:
+        if not self.scale_by_std:
+            refuse_unused(self, ["epsilon"], "with scale_by_std = false")
 
     @property
     def group_relative(self) -> bool:

@@ -12,6 +12,7 @@ from sojourn.config.fields import Kind, Range
 from sojourn.credit.by_turn import concatenated
 from sojourn.credit.grpo import GRPO
 from sojourn.credit.wrapped import Wrapped
+from sojourn.finite import differ
 from sojourn.protocols import Estimator
 from sojourn.types import Credit, Group, Score, Streams
 
@@ -25,7 +26,8 @@ class Whitened(Wrapped):
     With `level = "turn"` mean and standard deviation are over turns, each of which counts once, however many tokens it
     has: this is for estimators with one advantage per environment step, as in the authors' code of VL-DAC (Bredis et
     al. 2025, arXiv:2508.04280). A turn whose tokens differ counts with their mean, and a turn without tokens does not
-    count. The standard deviation is the population's; that code takes the sample's.
+    count. The standard deviation is the population's; that code takes the sample's. Where all are equal, but for
+    rounding to 32 bits, nothing is divided.
     """
 
     base: Annotated[Estimator, Kind("estimator")] = field(default_factory=GRPO)
@@ -45,7 +47,7 @@ class Whitened(Wrapped):
         if not len(every):
             return credits
         mean = float(every.mean()) if self.shift_mean else 0.0
-        scale = 1 / (float(every.std()) + self.epsilon)
+        scale = 1 / (float(every.std()) + self.epsilon) if differ(every) else 1.0
         return [[self._whitened(c, mean, scale) for c in group] for group in credits]
 
     def _whitened(self, credit: Credit, mean: float, scale: float) -> Credit:

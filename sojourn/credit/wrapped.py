@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sojourn.abilities import env_needs, min_group_size, provided
 from sojourn.composite import HasBases
@@ -47,6 +48,11 @@ def turn_means(stream: PerTurn) -> list[list[Values]]:
         [np.array([turn.mean() if len(turn) else 0.0 for turn in turns], dtype=np.float64) for turns in group]
         for group in stream
     ]
+
+
+def with_tokens(stream: PerTurn) -> list[list[NDArray[np.bool_]]]:
+    """Returns which turns have any tokens: (T,) per trajectory; the others have nothing that a stream could tell."""
+    return [[np.array([len(turn) > 0 for turn in turns], dtype=bool) for turns in group] for group in stream]
 
 
 def scale_turns(credit: Credit, factors: Values, shift: Values | float = 0.0) -> Credit:

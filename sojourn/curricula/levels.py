@@ -40,7 +40,7 @@ class Levels(OverBase):
         levels = self._levels(history)
         names = list(levels)[: self.open(history, list(levels.values()))]
         older = (1 - self.newest) / max(len(names) - 1, 1)
-        shares = [older] * (len(names) - 1) + [self.newest]
+        shares = [older] * (len(names) - 1) + [self.newest or float(len(names) == 1)]
         return shared(history, self.base, {name: levels[name] for name in names}, shares)
 
     def open(self, history: TaskHistory, levels: Sequence[IntArray]) -> int:

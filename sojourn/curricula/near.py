@@ -40,7 +40,8 @@ class Near:
         total = wins + losses
         variance = wins * losses / (total**2 * (total + 1))
         distance = variance + (wins / total - self.target) ** 2
-        return np.exp(-distance / (2 * self.width**2))
+        nearest = distance.min(initial=np.inf)  # without it, a small width would have all of them be 0
+        return np.exp((nearest - distance) / (2 * self.width**2))
 
     def predicted(self, history: TaskHistory) -> Array:
         return history.expected(self.prior, self.decay)

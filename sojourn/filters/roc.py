@@ -53,7 +53,7 @@ class ROC:
         turns = [turn for trajectory in trajectories for turn in trajectory.turns]
         errors = [turn.info[self.info_key] > 0 for turn in turns if self.info_key in turn.info]
         tool_penalty = float(np.mean(errors)) if errors else NO_TOOL
-        return tool_penalty + float(np.mean([_format_penalty(t) for t in trajectories]))
+        return tool_penalty + float(np.mean([_format_penalty(t) for t in trajectories] or [0.0]))
 
 
 def _format_penalty(trajectory: Trajectory) -> float:

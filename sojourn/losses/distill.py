@@ -11,6 +11,7 @@ import torch
 
 from sojourn.abilities import Compared
 from sojourn.config.fields import Range
+from sojourn.config.unused import refuse_unused
 from sojourn.protocols import PassOutput, SelectedTokens
 
 IMPOSSIBLE = -1e30  # finite, so that probability 0 times its logarithm is 0
@@ -42,6 +43,10 @@ class Distill:
 
     zero_at_zero_advantage = False
     valid_for = frozenset({"lag", "updates", "unsampled"})
+
+    def __post_init__(self) -> None:
+        if self.divergence != "jsd":
+            refuse_unused(self, ["beta"], f'with divergence = "{self.divergence}", which mixes nothing')
 
     @property
     def needs(self) -> frozenset[str]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, cast
 import torch
 
 from sojourn.config.fields import Range
+from sojourn.config.unused import refuse_unused
 from sojourn.losses.ratios import mean_by
 from sojourn.losses.wrapped import WrappedLoss
 from sojourn.protocols import PassOutput, SelectedTokens
@@ -41,6 +42,10 @@ class Importance(WrappedLoss):
                 f"min_weight = {self.min_weight:g} with max_weight = {self.max_weight:g}: expected "
                 "min_weight <= max_weight"
             )
+        if self.level == "token":
+            refuse_unused(self, ["combine"], 'with level = "token", as a token has one ratio')
+        if self.mode == "truncate":
+            refuse_unused(self, ["min_weight"], 'with mode = "truncate", which bounds weights from above alone')
         super().__post_init__()
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sojourn.abilities import Compares, DividesGradient, HasOwnMean
+from sojourn.abilities import DividesGradient
 from sojourn.config.fields import NONBLANK
 from sojourn.losses.wrapped import WrappedLoss
 from sojourn.protocols import Loss, PassOutput, SelectedTokens
@@ -47,10 +47,6 @@ class OfOrigin(WrappedLoss):
     def needs(self) -> frozenset[str]:
         return super().needs | {"origins"}
 
-    @property
-    def compares(self) -> bool:
-        return isinstance(self.base, Compares) and self.base.compares
-
     def of_origin(self, origin: str) -> Loss | None:
         return self.base if origin in self.origins else None
 
@@ -76,7 +72,7 @@ class OfOrigin(WrappedLoss):
             return out.logprobs.masked_fill(torch.ones_like(scale, dtype=torch.bool), 0.0), {}
         factor = scale[where]
         per_token, metrics = self.base(_picked_output(out, where), self._picked(batch, where))
-        if self.mean == "origins" and not (isinstance(self.base, HasOwnMean) and self.base.own_mean):
+        if self.mean == "origins" and not self.own_mean:
             per_token = per_token * factor
         zeros = out.logprobs.new_zeros(len(scale))
         prefix = "_".join(self.origins)

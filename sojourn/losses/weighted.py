@@ -8,7 +8,6 @@ from typing import Annotated
 
 import torch
 
-from sojourn.abilities import Compares
 from sojourn.config.fields import NONBLANK
 from sojourn.losses.wrapped import WrappedLoss
 from sojourn.protocols import PassOutput, SelectedTokens
@@ -29,10 +28,6 @@ class Weighted(WrappedLoss):
     @property
     def needs(self) -> frozenset[str]:
         return super().needs | {self.stream}
-
-    @property
-    def compares(self) -> bool:
-        return isinstance(self.base, Compares) and self.base.compares
 
     def __call__(self, out: PassOutput, batch: SelectedTokens) -> tuple[torch.Tensor, Mapping[str, torch.Tensor]]:
         weight = batch.streams[self.stream]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from sojourn.abilities import Chooses, DividesGradient, HasColumns, valid_for
+from sojourn.abilities import Chooses, Compares, DividesGradient, HasColumns, HasOwnMean, valid_for
 from sojourn.composite import HasBases
 from sojourn.config.fields import Kind
 from sojourn.losses.ppo import PPO
@@ -38,6 +38,14 @@ class WrappedLoss(HasBases):
     @property
     def valid_for(self) -> frozenset[str]:
         return valid_for(self.base)
+
+    @property
+    def compares(self) -> bool:
+        return isinstance(self.base, Compares) and self.base.compares
+
+    @property
+    def own_mean(self) -> bool:
+        return isinstance(self.base, HasOwnMean) and self.base.own_mean
 
     @property
     def chooses(self) -> bool:

@@ -23,6 +23,8 @@ from sojourn.streams.trainer_passes import at_last_token
 from sojourn.types import Message, SamplingParams, Trajectory
 
 POLICY = SamplingParams.model
+OF_REWARD_MODEL = {"classification": ["threshold"], "ranking": ["min_score"]}  # keys of one reward model alone
+OF_NETWORKS = ["features", "hidden_size", "lr", "updates", "batch_size", "seed"]  # and those of models that learn
 HELPFUL = "In a game, this has just happened:\n{message}\nDoes it help to reach the goal? Answer yes or no."
 BETTER = (
     "In a game, two things may happen.\nA: {first}\nB: {second}\nWhich helps more to reach the goal? Answer A or B."
@@ -102,6 +104,9 @@ class Feedback(LearnedStream):
                 )
         if self.verdict == "likelihood":
             refuse_unused(self, ["max_tokens", "retries"], 'with verdict = "likelihood", which writes nothing')
+        unused = [key for kind, keys in OF_REWARD_MODEL.items() if kind != self.reward_model for key in keys]
+        unused += OF_NETWORKS if self.reward_model == "hash" else []
+        refuse_unused(self, unused, f'with reward_model = "{self.reward_model}"')
 
     @property
     def asks(self) -> frozenset[str]:

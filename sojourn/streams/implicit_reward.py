@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -44,9 +44,9 @@ class ImplicitReward:
     copy began with ("start", PRIME: Cui et al. 2025, arXiv:2502.01456).
 
     With Q the sum over a trajectory, the model learns by `loss`: "dpo", -log sigmoid(Q+ - Q-), over all pairs of a
-    rewarded and an unrewarded trajectory of a group (OPRL's eq. 2), or "ce", the cross-entropy of sigmoid(Q) with
-    whether the trajectory was rewarded (PRIME). There is one update per step, after the stream was read; OPRL's text
-    has both orders, and this is PRIME's default, the "single forward" of its section on single and double forward.
+    rewarded and an unrewarded trajectory of a group and seat (OPRL's eq. 2), or "ce", the cross-entropy of sigmoid(Q)
+    with whether the trajectory was rewarded (PRIME). There is one update per step, after the stream was read; OPRL's
+    text has both orders, and this is PRIME's default, the "single forward" of its section on single and double forward.
     PRIME's code divides the rewards by the largest absolute sum from a token on, over the step, which is left out here.
     Rewarded means a return above 0. The stream takes the memory of a second policy and its optimiser.
     """
@@ -80,9 +80,9 @@ class ImplicitReward:
         fraction of pairs, or trajectories, that it ranked or judged rightly."""
         batch, _ = flatten(without_branches(context.groups))
         rewarded = np.array([score.total > 0 for judged in context.scores for score in judged], dtype=bool)
-        sizes = [len(group.trajectories) for group in context.groups]
+        seats = [(number, t.agent) for number, group in enumerate(context.groups) for t in group.trajectories]
         sums = np.bincount(batch.trajectory, self._memory["rewards"], len(rewarded)).astype(np.float64)
-        judged = (_dpo if self.loss == "dpo" else _cross_entropy)(sums, rewarded, sizes)
+        judged = (_dpo if self.loss == "dpo" else _cross_entropy)(sums, rewarded, seats)
         if not judged.gradients.any():
             return {}
         weight = (batch.weight > 0).astype(np.float32)
@@ -131,7 +131,7 @@ class Judged(NamedTuple):
     gradients: Values
 
 
-def _cross_entropy(sums: Values, rewarded: Any, sizes: Sequence[int]) -> Judged:
+def _cross_entropy(sums: Values, rewarded: Any, seats: Sequence[Hashable]) -> Judged:
     """Computes the cross-entropy of sigmoid(Q) with whether each trajectory was rewarded."""
     probability = np.exp(-np.logaddexp(0, -sums))
     error = np.logaddexp(0, np.where(rewarded, -sums, sums)).mean() if len(sums) else 0.0
@@ -139,11 +139,11 @@ def _cross_entropy(sums: Values, rewarded: Any, sizes: Sequence[int]) -> Judged:
     return Judged(float(error), accuracy, (probability - rewarded) / max(len(sums), 1))
 
 
-def _dpo(sums: Values, rewarded: Any, sizes: Sequence[int]) -> Judged:
-    """Computes the loss over the pairs of a rewarded and an unrewarded trajectory of a group."""
+def _dpo(sums: Values, rewarded: Any, seats: Sequence[Hashable]) -> Judged:
+    """Computes the loss over the pairs of a rewarded and an unrewarded trajectory of the same seat of a group."""
     gradients, errors, ranked = np.zeros(len(sums)), [], []
-    for end, size in zip(np.cumsum(sizes), sizes, strict=True):
-        places = np.arange(end - size, end)
+    for seat in dict.fromkeys(seats):
+        places = np.array([n for n, other in enumerate(seats) if other == seat])
         for better in places[rewarded[places]]:
             for worse in places[~rewarded[places]]:
                 gap = float(sums[better] - sums[worse])

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 
 from sojourn.config.fields import Range
+from sojourn.finite import tolerance
 from sojourn.protocols import PerTurn, StepContext
 from sojourn.types import Group, Score, Trajectory
 
@@ -83,7 +84,8 @@ class TurnPairs:
         for answers in self._answers(group, scores):
             answers.sort(key=lambda answer: -answer.value)  # equals stay in the order of the episodes
             chosen = _contrasted(group, answers) if self.contrast == "calls" else _opposed(answers)
-            differing = [pair for pair in chosen if pair.gap > self.margin]
+            least = max(self.margin, tolerance([answer.value for answer in answers]))
+            differing = [pair for pair in chosen if pair.gap > least]
             found += differing[: self.max_pairs or None]
         return found
 

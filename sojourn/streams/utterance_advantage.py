@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from sojourn.config.fields import Range
+from sojourn.config.unused import refuse_unused
 from sojourn.errors import ConfigError
 from sojourn.protocols import PerTurn, StepContext, TurnStates
 from sojourn.streams.learner import LearnedStream, layers, normalised
@@ -115,6 +116,12 @@ class UtteranceAdvantage(LearnedStream):
     lr: Annotated[float, Range(above=0)] = 1e-3
     seed: Annotated[int, Range(0)] = 0
     _memory: dict[str, Any] = field(default_factory=lambda: {"steps": 0}, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.output == "disagreement":
+            refuse_unused(self, ["pessimism", "deviations"], 'with output = "disagreement", which is no value')
+        if self.pessimism == "min":
+            refuse_unused(self, ["deviations"], 'with pessimism = "min"')
 
     @property
     def provides(self) -> str:

@@ -13,6 +13,7 @@ from sojourn.batch.weigh import Aggregate
 from sojourn.composite import with_bases
 from sojourn.config.fields import FOLDER, NONBLANK, TEMPERATURE, Kind, Range, Text
 from sojourn.config.registry import build
+from sojourn.config.unused import refuse_unused
 from sojourn.credit.grpo import GRPO
 from sojourn.curricula.cycle import Cycle
 from sojourn.live.gate import Gate
@@ -145,6 +146,15 @@ class LearnerConfig:
     minibatches: Annotated[int | None, Range(1, 1024)] = None
     optim: Optim | None = None
 
+    def __post_init__(self) -> None:
+        if self.aggregate is not None:
+            _check_aggregate(self.aggregate)
+
+
+def _check_aggregate(aggregate: Aggregate) -> None:
+    if aggregate.by != "constant":
+        refuse_unused(aggregate, ["length"], f'of aggregate with by = "{aggregate.by}"')
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
@@ -174,6 +184,7 @@ class Stage:
     learners: Mapping[str, LearnerConfig] = field(default_factory=dict[str, LearnerConfig])
 
     def __post_init__(self) -> None:
+        _check_aggregate(self.aggregate)
         if not self.trains:
             self._check_collects()
         elif not self.losses:

@@ -155,7 +155,7 @@ def _check_words(recipe: Recipe) -> None:
     """Refuses a stream that reads texts which no reward writes."""
     rewards = with_bases([recipe.reward])
     written = frozenset[str]().union(*(one.writes for one in rewards if isinstance(one, WritesWords)))
-    for stage in recipe.stages:
+    for stage in (own for one in recipe.stages for own in one.of_models().values()):
         for stream in (*stage.streams, *recipe.record.streams):
             for kind in sorted(stream.reads_words - written) if isinstance(stream, ReadsWords) else ():
                 raise ConfigError(
@@ -279,7 +279,7 @@ def _check_origins(stage: Stage) -> None:
     """Refuses a loss, an estimator or a stream for groups that no source gives, and a source whose groups no loss
     trains."""
     given = [origin_of(part) for part in parts_of(stage.groups)]
-    for component in (stage.estimator, *stage.losses, *stage.streams):
+    for component in with_bases((stage.estimator, *stage.losses, *stage.streams)):
         for origin in component.origins if isinstance(component, NamesOrigins) else ():
             if origin not in given:
                 raise ConfigError(

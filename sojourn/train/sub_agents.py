@@ -70,8 +70,8 @@ def _check_estimator(stage: Stage) -> None:
         if names and not reads_all_models(stage.estimator):
             raise ConfigError(
                 f"stage '{stage.name}': {names[0]} reads the trajectories of all models, but inside of "
-                f"{type(stage.estimator).__name__} it has those of one: name it as the estimator itself, or set its "
-                "main_coef = 0"
+                f"{type(stage.estimator).__name__} it has those of one: name it as the estimator itself, or take "
+                "another as the base"
             )
 
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -10,15 +10,18 @@ from cases import by_token, by_turn, group, paid, stream, trajectory
 
 from sojourn.credit.constant import Constant
 from sojourn.credit.gae import GAE
+from sojourn.credit.grpo import GRPO
+from sojourn.credit.kl_reward import KLReward
 from sojourn.credit.normalised import Normalised
 from sojourn.credit.papers.bcoder import BCoder
 from sojourn.credit.papers.bilevel_gae import BilevelGAE
 from sojourn.credit.papers.positive import Positive
+from sojourn.credit.process import Process
 from sojourn.credit.reinforce import Reinforce
 from sojourn.credit.self_imitation import SelfImitation
 from sojourn.credit.turn_gae import TurnGAE
 from sojourn.credit.whitened import Whitened
-from sojourn.types import Credit, Ending
+from sojourn.types import Credit, Ending, Score
 
 
 def credited(estimator, values, rewards, ending=Ending.DONE, after=0.0, **streams) -> Credit:
@@ -226,3 +229,41 @@ def test_targets_pass_through_what_changes_advantages():
     assert by_token([moved]) != by_token([plain])
     assert Whitened(base=GAE()).provides == {"targets"}
     assert Whitened(base=Constant()).provides == frozenset()
+
+
+NEVER = Score(np.zeros(0, dtype=np.float32), outcome=1.0)  # of a seat that never acted
+
+
+def test_what_a_seat_that_never_acted_was_given_is_compared_in_the_same_units():
+    made, scores = group(trajectory([1]), trajectory([]), trajectory([1])), [*paid([1]), NEVER, *paid([0])]
+    base = GRPO(scale_by_std=False)
+    [credit] = Normalised(base=base)([made], [scores], {})
+    deviation = np.std([1, 1, 0], ddof=1)
+    assert by_turn(credit) == [
+        pytest.approx([1 / 3 / deviation], abs=1e-4),
+        [],
+        pytest.approx([-2 / 3 / deviation], abs=1e-4),
+    ]
+    nothing = {"progress": stream([[[0.0]], [], [[0.0]]])}
+    [credit] = Process(outcome_coef=10.0, base=base)([made], [scores], nothing)
+    assert by_turn(credit) == [pytest.approx([10 / 3]), [], pytest.approx([-20 / 3])]
+    [credit] = SelfImitation()([made], [scores], {})
+    assert by_turn(credit) == [pytest.approx([1 / 3]), [], [0]]
+
+
+def test_penalties_and_shaping_of_an_estimator_are_no_part_of_the_outcome():
+    seen: list[Score] = []
+
+    @dataclass(frozen=True)
+    class Base:
+        needs = frozenset[str]()
+
+        def __call__(self, groups, scores, streams):
+            seen.extend(scores[0])
+            return Constant()(groups, scores, streams)
+
+    made = [group(trajectory([1]))]
+    streams = {"progress": stream([[[0.5]]]), "ref_logprobs": stream([[[-3.0]]])}
+    for wrapper in (Process(base=Base()), KLReward(base=Base()), Normalised(base=Base())):
+        wrapper(made, [paid([1])], streams)
+    assert [one.result for one in seen] == [1, 1, 1]

@@ -11,8 +11,13 @@ from made import trajectory as drawn
 
 from sojourn.credit.constant import Constant
 from sojourn.credit.grpo import GRPO
+from sojourn.credit.normalised import Normalised
+from sojourn.credit.papers.mars import MARS
+from sojourn.credit.papers.rae import RAE
 from sojourn.credit.reinforce import Reinforce
+from sojourn.credit.reinforce_pp import ReinforcePP
 from sojourn.credit.rloo import RLOO
+from sojourn.credit.whitened import Whitened
 from sojourn.types import Credit, Score
 
 
@@ -86,3 +91,26 @@ def test_constant_filters_by_return():
     groups, scores = one_group([1.0, 0.0])
     assert firsts(Constant(value=2.0)(groups, scores, {})[0]) == [2.0, 2.0]
     assert firsts(Constant(threshold=0.5)(groups, scores, {})[0]) == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "estimator", [GRPO(), ReinforcePP(), Normalised(base=ReinforcePP()), Normalised(base=RAE()), Whitened(base=RAE())]
+)
+def test_returns_that_are_equal_but_for_rounding_teach_nothing(estimator):
+    """Three times 33.3 is not 99.9 in 32 bits, and what divides by a deviation would make 1 of such a difference."""
+    made, scores = group_of(trajectory([1, 1, 1]), trajectory([1])), paid([33.3, 33.3, 33.3], [99.9])
+    assert scores[0].total != scores[1].total
+    [credit] = estimator([made], [scores], {})
+    assert by_turn(credit) == [pytest.approx([0] * 3, abs=1e-4), pytest.approx([0], abs=1e-4)]
+
+
+def test_what_is_all_alike_is_not_divided_by_what_is_left_of_its_deviation():
+    made, scores = group_of(trajectory([1]), trajectory([2])), paid([1], [1])
+    [credit] = Whitened(base=Constant(), shift_mean=False)([made], [scores], {})
+    assert by_turn(credit) == [[1], [1]]
+
+
+def test_returns_that_are_equal_but_for_rounding_are_one_value():
+    made, scores = group_of(*(trajectory([1]) for _ in range(3))), paid([99.8999939], [99.9000015], [0])
+    [credit] = MARS()([made], [scores], {})
+    assert by_turn(credit) == [pytest.approx([49.95]), pytest.approx([49.95]), pytest.approx([-49.95])]

@@ -110,3 +110,10 @@ def test_without_refined_ones_it_is_grpo():
     assert by_turn(DynaGRPO()([made], scores, {})[0]) == by_turn(GRPO()([made], scores, {})[0])
     marked = group(*(trajectory([1], infos=[{"tried": 1.0, "success": 1.0}]) for _ in range(2)))
     assert by_turn(DynaGRPO(info_key="tried")([marked], [paid([1], [0])], {})[0]) == [[1], [0]]
+
+
+def test_states_that_are_not_known_are_compared_with_none():
+    """As of imported turns: a planner and an executor that did well would be compared with what was done elsewhere."""
+    both = trajectory([1], agent="planner"), trajectory([1], agent="executor")
+    [credit] = Foresight()([of_episodes([both, both])], [paid([1], [0], [0], [1])], {})
+    assert by_turn(credit) == [[0], [0], [0], [0]]

@@ -81,3 +81,11 @@ def test_a_negative_weight_of_an_imitated_token_is_refused():
     with pytest.raises(ConfigError, match=r"value = -1.*(≥|at least|from) 0"):
         build("estimator", {"name": "constant", "value": -1.0}, "estimator")
     assert by_turn(masked([group(PLAY)], base=Constant(value=0.5))[0]) == [[0.5, 0.5, 0.5]]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_turn_without_tokens_has_no_mean():
+    made = [group(trajectory([1, 0, 1]))]
+    known = {"entropy": stream([[[0.2], [], [0.0]]])}
+    [credit] = Masked(stream="entropy", stream_by="turn")(made, [paid([0, 0, 0])], known)
+    assert by_token(credit) == [[1, 0]]

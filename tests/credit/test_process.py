@@ -55,10 +55,10 @@ def test_oprl_compares_the_turns_of_each_seat_with_their_own_kind(by):
     pair = trajectory([1, 1], agent="first"), trajectory([1], agent="second")
     made = [of_episodes([pair, pair])]
     rewards = {"implicit_reward": stream([[[0.1], [0.0]], [[100.1]], [[0.0], [0.1]], [[100.0]]])}
-    [credit] = OPRL(base=GRPO(), step_advantage=by, epsilon=0.0)(made, [paid([0, 0], [0], [0, 0], [0])], rewards)
+    [credit] = OPRL(base=GRPO(), step_advantage=by)(made, [paid([0, 0], [0], [0, 0], [0])], rewards)
     turn, other = (1.0, 1.0) if by == "standardised" else (0.2 / 3, 0.1)
     expected = [[turn, -turn], [other], [-turn, turn], [-other]]
-    assert by_turn(credit) == [pytest.approx(turns, abs=1e-4) for turns in expected]
+    assert by_turn(credit) == [pytest.approx(turns, abs=1e-3) for turns in expected]
 
 
 def test_oprl_says_nothing_of_turns_that_are_alike():

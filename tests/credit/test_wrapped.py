@@ -154,3 +154,22 @@ def test_what_a_base_needs_and_remembers_is_passed_on():
     other = Whitened(base=RAE())
     other.restore(remembers.state())
     assert other.state() == remembers.state() != Whitened(base=RAE()).state()
+
+
+@pytest.mark.parametrize("estimator", [EMPG(base=Constant(), clarity_coef=0.1), AEM(base=Constant())])
+def test_a_turn_without_tokens_has_no_entropy(estimator):
+    """It would be the lowest of all, and move what the others are compared with."""
+    whole, scores = group(trajectory([2, 1]), trajectory([2])), [paid([0, 1], [-1])]
+    [plain] = estimator([whole], scores, {"entropy": stream([[[0.1, 0.3], [0.6]], [[1.0, 1.0]]])})
+    made, judged = group(trajectory([2, 0, 1]), trajectory([2])), [paid([0, 0, 1], [-1])]
+    [credit] = estimator([made], judged, {"entropy": stream([[[0.1, 0.3], [], [0.6]], [[1.0, 1.0]]])})
+    assert by_token(credit) == [pytest.approx(tokens) for tokens in by_token(plain)]
+
+
+def test_a_group_that_failed_as_a_whole_has_no_difficulty():
+    made, failed = group(trajectory([1]), trajectory([1])), group(trajectory([1]), slot=1)
+    failed = replace(failed, episodes=tuple(replace(e, error="the browser died") for e in failed.episodes))
+    [alone] = Difficulty()([made], [paid([1], [0])], {})
+    beside, nothing = Difficulty()([made, failed], [paid([1], [0]), []], {})
+    assert by_turn(beside) == by_turn(alone)
+    assert nothing == []

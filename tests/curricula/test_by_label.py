@@ -96,6 +96,7 @@ def test_a_level_opens_when_the_one_below_is_solved_and_stays_open():
     assert levels(weights(config, {0: [1, 1, 0, 0]})) == pytest.approx([0.8, 0])  # too few successes
     solved = {0: [1, 1], 2: [1, 0]}
     assert levels(weights(config, solved)) == pytest.approx([0.2, 0.8])
+    assert levels(weights(Levels(newest=0.0, base=EVEN))) == pytest.approx([1, 0])  # there is no level below
     assert levels(weights(config, solved, {}, {})) == pytest.approx([0.8, 0])  # too long ago, and level 1 not played
     assert levels(weights(config, solved, {1: [0, 0]}, {0: [0, 0]}, {0: [0, 0]})) == pytest.approx([0.2, 0.8])
 

@@ -54,8 +54,9 @@ def test_equal_scores_share_their_mean_rank():
 def test_near_weighs_by_the_expected_squared_distance():
     found = weights(Near(target=0.75, width=0.5, decay=1.0), {0: [1, 1, 1, 1, 1, 0]})
     distance = 6 * 2 / (64 * 9) + 0  # Beta(6, 2): its mean is the target
-    assert found[0] == pytest.approx(exp(-distance / 0.5))
-    assert found[1] == pytest.approx(exp(-(1 / 12 + 1 / 16) / 0.5))
+    assert found[1] / found[0] == pytest.approx(exp((distance - 1 / 12 - 1 / 16) / 0.5))
+    narrow = weights(Near(width=1e-3), {0: [1, 0] * 8})
+    assert narrow == pytest.approx([1, *[0] * 9])  # however far all of them are, by that width
 
 
 def test_failures_come_first_until_they_are_given_up():

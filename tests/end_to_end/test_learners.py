@@ -237,6 +237,10 @@ REFUSED = {
         "stages.0.learners.rival.minibatches=13", "stages.0.learners.rival.losses=[{name='ppo'}]",
     ],
     "snapshots are earlier versions": ["models.rival={snapshots={every=1}}"],
+    "learner rival': HindsightHint reads a text 'hint' of each turn, which no reward writes": [
+        "stages.0.learners.rival.streams=[{name='hindsight_hint'}]",
+        "stages.0.learners.rival.estimator={name='teacher_kl', stream='hindsight_hint'}",
+    ],
     "learners has no effect with trains = false": [
         "stages.0.trains=false", "stages.0.losses=[]", "stages.0.optim={}",
     ],

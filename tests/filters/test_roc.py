@@ -94,3 +94,11 @@ def test_a_seat_that_never_played_changes_no_penalty():
         episode = group(made).episodes[0]
         both = replace(episode, trajectories=(*episode.trajectories, silent))
         assert ROC()._penalty(both) == pytest.approx(penalty, abs=1e-6)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_play_that_was_won_without_a_turn_has_no_errors():
+    never = replace(trajectory([]), unacted_info={"success": 1.0})
+    made = group(never, *(episode(True, 4) for _ in range(3)), *(episode(False, 0) for _ in range(4)))
+    scores = paid([], *[[0] * 4] * 7)
+    assert [n for n in ROC(fraction=0.25)(made, scores) if n < 4] == [0]

@@ -219,6 +219,15 @@ def test_minibatches_are_refused_before_anything_is_played(tmp_path):
         resolve(toml.read(tmp_path / "r.toml", overrides))
 
 
+@pytest.mark.parametrize("wrapper", ["name='importance'", "name='weighted', stream='policy_logprobs'"])
+def test_minibatches_are_refused_also_inside_of_other_losses(tmp_path, wrapper):
+    (tmp_path / "r.toml").write_text(RECIPE)
+    streams = "stages.rl.streams=[{name='pairs'}, {name='policy_logprobs'}]"
+    overrides = [f"stages.rl.losses=[{{{wrapper}, base={{name='simpo'}}}}]", streams, "stages.rl.minibatches=2"]
+    with pytest.raises(ConfigError, match=r" compares the trajectories of a step .* minibatches = 2 would divide"):
+        resolve(toml.read(tmp_path / "r.toml", overrides))
+
+
 def test_a_run_prefers_what_was_rewarded(tmp_path):
     """Online: live groups are paired, and DPO with the stage's beginning as the reference learns from them."""
     run = train(

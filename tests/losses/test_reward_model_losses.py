@@ -13,11 +13,13 @@ import torch
 from made import group, score, trajectory
 
 from sojourn.backends.torch.trainer.pass_io import select_tokens
-from sojourn.batch import Aggregate, to_batch
+from sojourn.batch import Aggregate, choose, to_batch
 from sojourn.errors import ConfigError
 from sojourn.losses.binary_cross_entropy import BinaryCrossEntropy
 from sojourn.losses.bradley_terry import BradleyTerry
+from sojourn.losses.of_origin import OfOrigin
 from sojourn.protocols import PassOutput
+from sojourn.streams.origins import origin_numbers
 from sojourn.streams.pairs import Pairs
 from sojourn.streams.success import Success
 from sojourn.types import Credit
@@ -125,6 +127,23 @@ def test_an_outcome_is_the_cross_entropy_at_the_last_turn_of_each_trajectory(by,
     assert metrics["bce_accuracy"] == pytest.approx(np.mean(right))
     require_gradient(equation, at, gradient)
     assert passed(BinaryCrossEntropy(coef=0.5), groups, streams, by)[0] == pytest.approx(total / 2)
+
+
+@pytest.mark.parametrize("loss", [BinaryCrossEntropy(), OfOrigin(base=BinaryCrossEntropy(), mean="origins")])
+@pytest.mark.parametrize("by", AVERAGES)
+async def test_each_minibatch_is_the_mean_over_its_labels_however_many_tokens_it_has(by, loss):
+    """Else that of a short trajectory would count for many times as much as that of a long one."""
+    rng = np.random.default_rng(0)
+    groups = [group([trajectory(rng, turns) for turns in (9, 1)])]
+    credit = [[Credit.uniform(t, 1.0) for t in groups[0].trajectories]]
+    streams = {"success": numbered(groups, lambda g, t, n: float(t)), "origins": origin_numbers(groups)}
+    batch = to_batch(groups, credit, streams, aggregate=Aggregate(by=by), losses=[loss])
+    for part in batch.minibatches(2, constant=by == "constant"):
+        chosen = await choose(part, [loss], SimpleNamespace())
+        where = np.flatnonzero(chosen.weight)
+        zeros = torch.zeros(len(where))
+        per_token, _ = loss(PassOutput(zeros, zeros, zeros), select_tokens(chosen, where))
+        assert float((per_token * torch.tensor(chosen.weight[where])).sum()) == pytest.approx(log(2))
 
 
 @pytest.mark.parametrize("by", AVERAGES)

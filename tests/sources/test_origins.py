@@ -28,6 +28,7 @@ from sojourn.losses.of_origin import OfOrigin
 from sojourn.losses.papers.positive_nll import PositiveNLL
 from sojourn.losses.papers.st_ppo import STPPO
 from sojourn.losses.ppo import PPO
+from sojourn.losses.weighted import Weighted
 from sojourn.protocols import PassOutput
 from sojourn.streams.origins import number_of, origin_numbers
 from sojourn.train.resolve import resolve
@@ -138,6 +139,10 @@ def test_a_base_with_a_mean_of_its_own_counts_for_as_much_beside_many_others(mea
     wrapped = called([OfOrigin(base=DPO(), origins=("experts",), mean=mean)], groups, streams)
     np.testing.assert_allclose(wrapped[1] * wrapped[2], plain[1] * plain[2], rtol=1e-5)
     assert np.abs(plain[1]).max() > 0
+    base = Weighted(base=DPO(), stream="one")
+    streams |= {"one": [[tuple(turn + 1 for turn in t) for t in g] for g in zeros(groups)]}
+    weighed = called([OfOrigin(base=base, origins=("experts",), mean=mean)], groups, streams)
+    np.testing.assert_allclose(weighed[1] * weighed[2], plain[1] * plain[2], rtol=1e-5)
 
 
 @pytest.mark.parametrize("mean", ["step", "origins"])
@@ -206,6 +211,8 @@ EXPERTS = {"name": "mixed", "parts": [{"name": "slots"}, {"name": "experts"}]}
 REPLAY = {"name": "mixed", "parts": [{"name": "slots"}, {"name": "replay"}]}
 OF_EXPERTS = {"name": "of_origin", "origins": ["experts"], "base": {"name": "nll"}}
 CONSTANT = {"name": "by_origin", "of": {"experts": {"name": "constant"}}}
+OF_PLAYED = {"name": "of_origin", "base": {"name": "reinforce"}}
+OF_REPLAYED = {"name": "of_origin", "origins": ["replay"], "base": {"name": "reinforce"}}
 
 
 @pytest.mark.parametrize(
@@ -250,12 +257,42 @@ CONSTANT = {"name": "by_origin", "of": {"experts": {"name": "constant"}}}
             },
             "losses has ClipCov twice",
         ),
+        (
+            {"losses": [{"name": "ppo"}, {"name": "weighted", "base": OF_EXPERTS}]},
+            "OfOrigin names the origin 'experts', of which the stage has no groups",
+        ),
+        (
+            {"estimator": {"name": "whitened", "base": CONSTANT}},
+            "ByOrigin names the origin 'experts', of which the stage has no groups",
+        ),
+        (
+            {"groups": EXPERTS, "estimator": CONSTANT, "losses": [{"name": "weighted", "base": OF_EXPERTS}]},
+            "no loss is applied to the groups of Slots",
+        ),
+        (
+            {"groups": REPLAY, "losses": [{"name": "weighted", "base": {"name": "of_origin"}}, OF_REPLAYED]},
+            "Reinforce is valid only for samples of the current weights, but Replay gives other ones",
+        ),
+        (
+            {"groups": REPLAY, "losses": [{"name": "weighted", "base": OF_PLAYED}, {"name": "ppo"}]},
+            "",
+        ),
+        (
+            {"groups": EXPERTS, "estimator": {"name": "whitened", "base": CONSTANT}, "losses": [{"name": "ppo"}]},
+            "",
+        ),
+        (
+            {"estimator": {"name": "by_origin", "of": {"policy": {"name": "mgrpo", "main_agent": "captain"}}}},
+            "MGRPO is for the seat 'captain', but those who act are agent",
+        ),
     ],
 )
 def test_what_is_applied_to_an_origin_must_fit_its_groups(changes: dict[str, Any], sentence: str):
     stage = {"name": "rl", "steps": 1, "losses": [{"name": "ppo"}], **changes}
     if "of_origin" in str(stage["losses"]):
         stage["streams"] = [{"name": "origins"}]
+    if "weighted" in str(stage["losses"]):
+        stage["streams"] += [{"name": "success"}]
     data = Tables({"name": "x", "env": {"name": "toy"}, "stages": [stage]})
     if not sentence:
         resolve(data)

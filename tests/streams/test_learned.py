@@ -275,14 +275,30 @@ async def test_shaping_by_milestones_adds_up_to_what_the_end_is_worth_less_the_b
 
 def test_preference_losses_by_hand():
     """The examples of OPRL's and PRIME's equations: Q of 0.15 and -0.2, and of 0.025."""
-    pair = _dpo(np.array([0.15, -0.2]), np.array([True, False]), [2])
+    pair = _dpo(np.array([0.15, -0.2]), np.array([True, False]), [0, 0])
     assert pair.error == pytest.approx(0.5334, abs=1e-4)
     assert pair.accuracy == 1
     assert pair.gradients.tolist() == pytest.approx([-1 / (1 + math.exp(0.35)), 1 / (1 + math.exp(0.35))])
-    one = _cross_entropy(np.array([0.025]), np.array([True]), [1])
+    one = _cross_entropy(np.array([0.025]), np.array([True]), [0])
     assert one.error == pytest.approx(0.6807, abs=1e-4)
     assert one.gradients.tolist() == pytest.approx([0.50625 - 1], abs=1e-5)
-    assert not _dpo(np.array([1.0, 2.0, 3.0]), np.array([True, True, False]), [2, 1]).gradients.any()
+    assert not _dpo(np.array([1.0, 2.0, 3.0]), np.array([True, True, False]), [0, 0, 1]).gradients.any()
+
+
+async def test_an_implicit_reward_compares_the_trajectories_of_each_seat_with_their_own_kind():
+    """In both plays the first seat wins and the second loses, which says nothing of how either should act."""
+    rng = np.random.default_rng(0)
+    plays = [tuple(replace(trajectory(rng), agent=seat) for seat in ("first", "second")) for _ in range(2)]
+    made = group([first for first, _ in plays])
+    episodes = tuple(replace(e, trajectories=both) for e, both in zip(made.episodes, plays, strict=True))
+    scores = [scored(t, total) for both in plays for t, total in zip(both, (1.0, 0.0), strict=True)]
+    of, stream = passes([replace(made, episodes=episodes)], [scores]), ImplicitReward(loss="dpo")
+    await stream(of)
+    assert await stream.learn(of) == {}
+    scores[0] = scored(plays[0][0], 0.0)
+    of = passes([replace(made, episodes=episodes)], [scores])
+    await stream(of)
+    assert await stream.learn(of)
 
 
 @pytest.mark.parametrize("loss", ["dpo", "ce"])
@@ -725,7 +741,7 @@ def test_a_network_that_is_restored_to_nothing_begins_anew():
 
 def test_errors_of_implicit_rewards_are_finite_however_sure_they_are():
     sums, rewarded = np.array([800.0, -800.0]), np.array([False, True])
-    for judged in (_cross_entropy(sums, rewarded, [2]), _dpo(sums, rewarded, [2])):
+    for judged in (_cross_entropy(sums, rewarded, [0, 0]), _dpo(sums, rewarded, [0, 0])):
         assert 800 <= judged.error <= 1600
         assert np.isfinite(judged.gradients).all()
 

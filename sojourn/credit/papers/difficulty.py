@@ -60,7 +60,8 @@ class Difficulty(Wrapped):
 
     def _weights(self, difficulties: Values) -> Values:
         if not self.task_key:
-            mean = float(difficulties.mean()) if len(difficulties) else 0.0
+            known = difficulties[np.isfinite(difficulties)]
+            mean = float(known.mean()) if len(known) else 0.0
             return difficulties / mean if mean > 0 else np.ones_like(difficulties)
         known = np.isfinite(difficulties)
         so_far = [*self._extremes, *difficulties[known].tolist()]
@@ -75,7 +76,7 @@ class Difficulty(Wrapped):
             return float(group.task.data[self.task_key])
         if self.task_key:
             return self._difficulty_in_turns(group)
-        return 1 - float(np.mean([t.success for t in group.trajectories])) if group.trajectories else 0.0
+        return 1 - float(np.mean([t.success for t in group.trajectories])) if group.trajectories else float("nan")
 
     def _difficulty_in_turns(self, group: Group) -> float:
         """Returns the last number `task_key` in the group's turns; NaN where no trajectory got as far as an answer."""

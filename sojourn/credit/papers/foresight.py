@@ -24,8 +24,8 @@ class Foresight(GroupEstimator):
     Every subgoal is one step, so no later reward counts: the n-th turn of the executor in an episode carries out the
     n-th turn of the planner. Other rewards of the planner, such as one for its format, are given by the world or a
     judge. States are those of `Env.state_key`; that of the executor should contain the subgoal. A state that occurs
-    once gets zero credit. The executor may be another model, trained or not: one that is not trained has the world's
-    rewards.
+    once gets zero credit, and so does one that is not known, as of imported turns. The executor may be another model,
+    trained or not: one that is not trained has the world's rewards.
 
     The source is accounts of the paper. They say that the planner's reward is a weighted sum of format, execution and a
     third term, but not the weights, so `execution_coef` is ours. The paper draws new subgoals in each state of recorded
@@ -49,7 +49,8 @@ class Foresight(GroupEstimator):
         return frozenset({self.planner, self.executor})
 
     def _credit(self, group: Group, scores: Sequence[Score]) -> list[Credit]:
-        states = [turn.state for trajectory in group.trajectories for turn in trajectory.turns]
+        turns = [turn for trajectory in group.trajectories for turn in trajectory.turns]
+        states = [n if turn.state is None else turn.state for n, turn in enumerate(turns)]
         labels: list[Hashable] = list(zip(seats_of_turns(group), states, strict=True))
         normalise = partial(standardised, epsilon=self.epsilon)
         return credit_turns(group, per_label(labels, self._rewards(group, scores), normalise))

@@ -11,6 +11,7 @@ import numpy as np
 from sojourn.config.fields import Range
 from sojourn.credit.by_turn import concatenated, credit_turns, returns_to_go, seats_of_turns
 from sojourn.credit.relative import Values, per_label
+from sojourn.finite import tolerance
 from sojourn.types import Credit, Group, Score, Streams
 
 
@@ -24,8 +25,8 @@ class MARS:
     that neither long trajectories nor frequent outcomes move it; where all returns are equal the advantage is 0. The
     authors then bring the advantages of all seats together to mean 0 and standard deviation 1 over tokens: that is the
     estimator `whitened`, with this one as its base. Their code also centres and whitens rewards before it sums them,
-    counts the 0 of padding among the values, and does not tell worlds apart; here returns that are equal in fp32 are
-    one value.
+    counts the 0 of padding among the values, and does not tell worlds apart; here returns that are equal but for
+    rounding to 32 bits are one value.
     """
 
     baseline: Literal["step", "group"] = "step"
@@ -48,5 +49,6 @@ class MARS:
 
 
 def _less_mean_of_distinct(values: Values) -> Values:
-    distinct = np.unique(values.astype(np.float32)).astype(np.float64)
+    ordered = np.unique(values)
+    distinct = ordered[np.diff(ordered, prepend=-np.inf) > tolerance(values)]
     return values - distinct.mean() if len(distinct) > 1 else np.zeros_like(values)

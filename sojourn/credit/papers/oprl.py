@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from sojourn.config.fields import Kind, Range
+from sojourn.config.unused import refuse_unused
 from sojourn.credit.by_turn import seats_of_turns, split_turns
 from sojourn.credit.grpo import GRPO
 from sojourn.credit.relative import Values, centred, per_label, standardised
@@ -35,6 +36,10 @@ class OPRL(Wrapped):
     epsilon: Annotated[float, Range(0)] = 1e-6
 
     extra_streams = frozenset({"implicit_reward"})
+
+    def __post_init__(self) -> None:
+        if self.step_advantage == "leave_one_out":
+            refuse_unused(self, ["epsilon"], 'with step_advantage = "leave_one_out", which divides by no deviation')
 
     def __call__(
         self, groups: Sequence[Group], scores: Sequence[Sequence[Score]], streams: Streams

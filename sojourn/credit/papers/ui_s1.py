@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from sojourn.config.fields import Range
+from sojourn.config.unused import refuse_unused
 from sojourn.credit.by_turn import concatenated, credit_turns, seats_of_turns
 from sojourn.credit.relative import (
     GroupEstimator,
@@ -43,6 +44,10 @@ class UIS1(GroupEstimator):
     episode: Literal["turns", "trajectories"] = "turns"
     scale_by_std: bool = True
     epsilon: Annotated[float, Range(0)] = 1e-6
+
+    def __post_init__(self) -> None:
+        if not self.scale_by_std:
+            refuse_unused(self, ["epsilon"], "with scale_by_std = false")
 
     def _credit(self, group: Group, scores: Sequence[Score]) -> list[Credit]:
         normalise: Normalise = partial(standardised, epsilon=self.epsilon, ddof=1) if self.scale_by_std else centred
