@@ -17,6 +17,7 @@ from miniwob_play import act, solve, task, visit, world
 from sojourn.envs.chromium import find_chromium
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn_worlds.miniwob import MiniWoB
+from sojourn_worlds.miniwob.serve import PagesServer, _Connection
 
 try:
     find_chromium(environ.get("SOJOURN_CHROMIUM"))
@@ -147,3 +148,35 @@ async def test_a_crash_is_not_the_agents_fault_and_the_next_episode_works(what):
             with pytest.raises(InfrastructureError):
                 await act(env, "click Click Me!")
         assert await solve(family, "click-test", 2) == (1.0, True)
+
+
+async def test_icons_that_chromium_forgot_are_there_when_the_page_is_read(monkeypatch):
+    """It forgets those that a page has not shown yet when another page that has them too is closed."""
+    answer = _Connection._answer
+
+    def slowly(connection, request_line):
+        delay_s = 0.3 * request_line[1].endswith(".png")
+        asyncio.get_running_loop().call_later(delay_s, answer, connection, request_line)
+
+    async with world(contexts=1, loaded=2) as family:
+        for page in ("email-inbox-forward-nl", "email-inbox", "email-inbox-forward-nl", "click-test"):
+            async with visit(family, page):
+                pass
+        monkeypatch.setattr(_Connection, "_answer", slowly)
+        async with visit(family, "email-inbox-forward-nl") as (env, _):
+            session = await env._tab.context.new_cdp_session(env._tab.page)
+            await session.send("Network.clearBrowserCache")  # those on the disk, which are there within milliseconds
+            step = await act(env, await env.expert())
+            assert "item close email" in step.observation.messages[0].text.splitlines()
+
+
+async def test_a_page_whose_icons_cannot_be_loaded_is_no_page_to_play_on(monkeypatch):
+    answer = PagesServer._answer
+    monkeypatch.setattr(
+        PagesServer, "_answer", lambda server, target: None if target.endswith("send.png") else answer(server, target)
+    )
+    async with world(contexts=1) as family:
+        env = family.make(task("email-inbox"))
+        with pytest.raises(InfrastructureError, match="an icon of the page could not be loaded"):
+            await env.start()
+        await env.close()

@@ -51,22 +51,23 @@ const read = mode => {
 const painted = () => new Promise(done => frame(() => frame(() => done(true))));
 const loaded = picture => picture.complete ? true : new Promise(done => {
   for (const type of ['load', 'error']) picture.addEventListener(type, () => done(true)); });
-const icons = [];
-const warm = async () => {
-  for (const sheet of icons.length ? [] : document.styleSheets) for (const rule of sheet.cssRules)
-    for (const [, url] of (rule.cssText.match(/content: *url/) ? rule.cssText.matchAll(/url\("([^"]+)"\)/g) : [])) {
-      const picture = new Image();
-      picture.src = new URL(url, sheet.href || location.href).href;
-      icons.push(picture);
-    }
-  await Promise.all(icons.map(loaded));
-};
-const settle = async () => {
-  const late = [...document.images].filter(picture => !picture.complete);
-  if (late.length) await Promise.all(late.map(loaded));
+const addresses = () => [...document.styleSheets].flatMap(sheet => [...sheet.cssRules].flatMap(rule =>
+  !/content: *url/.test(rule.cssText) ? [] : [...rule.cssText.matchAll(/url\("([^"]+)"\)/g)]
+    .map(([, url]) => new URL(url, sheet.href || location.href).href)));
+const ask = url => { const picture = new Image(); picture.src = url; return picture; };
+let wanted = null, icons = [];
+const settle = async () => {  // the icons are asked for each time: Chromium drops those of a page from its memory when
+  wanted = wanted || addresses();  // another that has them too is closed, and what shows one next would be without
+  for (let tries = 0; tries < 3; tries++) {
+    icons = wanted.map(ask);
+    const late = [...icons, ...document.images].filter(picture => !picture.complete);
+    if (late.length) await Promise.all(late.map(loaded));
+    if (icons.every(icon => icon.naturalWidth)) return true;
+  }
+  return false;
 };
 const reset = async (seed, ms, mayPay, are, mode) => {
-  await warm();
+  if (!await settle()) throw new Error('an icon of the page could not be loaded');
   timers = new Map(); now = epoch;
   const anchor = document.body.insertBefore(document.createElement('a'), document.body.firstChild);
   anchor.tabIndex = -1; anchor.focus(); anchor.remove();  // Tab starts from the top again
