@@ -113,6 +113,43 @@ async def test_a_world_that_is_given_up_while_it_opens_leaves_no_browser(after_s
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
+async def test_a_play_given_up_while_its_context_is_made_launches_no_browser_after_the_close():
+    before, world_of_its_own = children(), MiniWoB(pages=("click-test",))
+    await world_of_its_own.open()
+    env = world_of_its_own.make(task("click-test"))
+    starting = asyncio.ensure_future(env.start())
+    await asyncio.sleep(0.002)
+    starting.cancel()
+    with suppress(asyncio.CancelledError):
+        await starting
+    await env.close()
+    await world_of_its_own.close()
+    for _ in range(40):
+        if children() <= before:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("a browser was launched that nobody closes")
+
+
+async def test_a_context_that_closes_slowly_ends_no_other_play(monkeypatch):
+    monkeypatch.setattr("sojourn_worlds.miniwob.browser.CLOSING_S", 0.05)
+    async with world(contexts=2) as family, visit(family, "enter-text") as (env, _):
+        tab = await family._shared.chromium.acquire("")
+        close, closed = tab.context.close, asyncio.Event()
+
+        async def slowly():
+            await asyncio.sleep(0.5)
+            await close()
+            closed.set()
+
+        tab.context.close, tab.reusable = slowly, False
+        family._shared.chromium.release(tab)
+        await asyncio.wait_for(closed.wait(), 100)
+        step = await act(env, 'type textbox "still here"')
+        assert step.observation.messages[0].text.startswith("textbox: still here")
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
 async def test_a_close_that_is_given_up_goes_on():
     before, world_of_its_own = children(), MiniWoB(pages=("click-test",))
     await world_of_its_own.open()
