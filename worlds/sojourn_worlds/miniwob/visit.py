@@ -296,8 +296,8 @@ class Visit:
         elif use == "paste":
             if self._clipboard:
                 await keyboard.insert_text(self._clipboard)
-        else:
-            self._clipboard = await self._call("selected")
+        elif selected := await self._call("selected"):
+            self._clipboard = selected
             if use == "cut":
                 await keyboard.press("Delete")
 
