@@ -215,6 +215,16 @@ async def test_two_episodes_at_once_do_not_meet(family):
         assert step.observation.messages[0].text.startswith("textbox: first")
 
 
+async def test_what_selects_nothing_is_neither_copied_nor_cut(family):
+    async with visit(family, "enter-text") as (env, _):
+        step = await act(
+            env, 'type textbox "abc"', "press Control+A", "press Control+C", "press Home", "press Control+X"
+        )
+        assert step.observation.messages[0].text.startswith("textbox: abc\n")
+        step = await act(env, "press Control+C", "press Control+V")
+        assert step.observation.messages[0].text.startswith("textbox: abcabc\n")
+
+
 @pytest.mark.parametrize(
     "said", ["", "hello", "click Nobody", "click 10,10 twice", 'type Submit "x"', "scroll up", "press F5"]
 )

@@ -113,6 +113,43 @@ async def test_a_world_that_is_given_up_while_it_opens_leaves_no_browser(after_s
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
+async def test_a_play_given_up_while_its_context_is_made_launches_no_browser_after_the_close():
+    before, world_of_its_own = children(), MiniWoB(pages=("click-test",))
+    await world_of_its_own.open()
+    env = world_of_its_own.make(task("click-test"))
+    starting = asyncio.ensure_future(env.start())
+    await asyncio.sleep(0.002)
+    starting.cancel()
+    with suppress(asyncio.CancelledError):
+        await starting
+    await env.close()
+    await world_of_its_own.close()
+    for _ in range(40):
+        if children() <= before:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("a browser was launched that nobody closes")
+
+
+async def test_a_context_that_closes_slowly_ends_no_other_play(monkeypatch):
+    monkeypatch.setattr("sojourn_worlds.miniwob.browser.CLOSING_S", 0.05)
+    async with world(contexts=2) as family, visit(family, "enter-text") as (env, _):
+        tab = await family._shared.chromium.acquire("")
+        close, closed = tab.context.close, asyncio.Event()
+
+        async def slowly():
+            await asyncio.sleep(0.5)
+            await close()
+            closed.set()
+
+        tab.context.close, tab.reusable = slowly, False
+        family._shared.chromium.release(tab)
+        await asyncio.wait_for(closed.wait(), 100)
+        step = await act(env, 'type textbox "still here"')
+        assert step.observation.messages[0].text.startswith("textbox: still here")
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
 async def test_a_close_that_is_given_up_goes_on():
     before, world_of_its_own = children(), MiniWoB(pages=("click-test",))
     await world_of_its_own.open()
@@ -150,24 +187,42 @@ async def test_a_crash_is_not_the_agents_fault_and_the_next_episode_works(what):
         assert await solve(family, "click-test", 2) == (1.0, True)
 
 
-async def test_icons_that_chromium_forgot_are_there_when_the_page_is_read(monkeypatch):
-    """It forgets those that a page has not shown yet when another page that has them too is closed."""
+@pytest.fixture
+def slow_pictures(monkeypatch):
+    """Returns what makes the server of the pages answer late where it is asked for a picture."""
     answer = _Connection._answer
 
     def slowly(connection, request_line):
         delay_s = 0.3 * request_line[1].endswith(".png")
         asyncio.get_running_loop().call_later(delay_s, answer, connection, request_line)
 
+    return lambda: monkeypatch.setattr(_Connection, "_answer", slowly)
+
+
+async def test_icons_that_chromium_forgot_are_there_when_the_page_is_read(slow_pictures):
+    """It forgets those that a page has not shown yet when another page that has them too is closed."""
     async with world(contexts=1, loaded=2) as family:
         for page in ("email-inbox-forward-nl", "email-inbox", "email-inbox-forward-nl", "click-test"):
             async with visit(family, page):
                 pass
-        monkeypatch.setattr(_Connection, "_answer", slowly)
+        slow_pictures()
         async with visit(family, "email-inbox-forward-nl") as (env, _):
             session = await env._tab.context.new_cdp_session(env._tab.page)
             await session.send("Network.clearBrowserCache")  # those on the disk, which are there within milliseconds
             step = await act(env, await env.expert())
             assert "item close email" in step.observation.messages[0].text.splitlines()
+
+
+async def test_a_screenshot_has_what_style_sheets_draw(slow_pictures):
+    seen = []
+    for prepare in (lambda: None, slow_pictures):
+        prepare()
+        async with (
+            world(contexts=1, observation="screenshot") as family,
+            visit(family, "use-spinner") as (_, observation),
+        ):
+            seen.append(observation.messages[0].images)
+    assert seen[0] == seen[1]
 
 
 async def test_a_page_whose_icons_cannot_be_loaded_is_no_page_to_play_on(monkeypatch):

@@ -276,3 +276,13 @@ def test_an_expert_that_finds_nothing_loses_its_play_and_not_the_run():
     page = replace(read([element("item", "Bob hello")]), goal="Find the email by Ada and reply to them.")
     with pytest.raises(InfrastructureError, match=r"finds no message on the page, .*Ada.*: it shows Bob hello"):
         EXPERTS["email-inbox"](page)
+
+
+@pytest.mark.parametrize(
+    "goal", ["Forward to Dee Dee the email from Jo Ann.", "Dee Dee wants the email Jo Ann sent to you."]
+)
+def test_an_expert_of_mail_knows_names_of_two_words(goal):
+    inbox = replace(read([element("item", "Jo Sed ut."), element("item", "Jo Ann Sed ut.", id=2)]), goal=goal)
+    assert EXPERTS["email-inbox-forward-nl"](inbox) == "click Jo Ann Sed ut."
+    entries = [element("textbox", "to"), element("textarea", value="Nulla.", id=2)]
+    assert EXPERTS["email-inbox-forward-nl"](replace(read(entries), goal=goal)) == 'type to "Dee Dee"'

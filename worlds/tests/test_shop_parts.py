@@ -18,6 +18,7 @@ from sojourn_worlds.shop.catalogue import Product, generate
 from sojourn_worlds.shop.expert import plan
 from sojourn_worlds.shop.reward import Goal, has_attribute, judge, serves, similar, type_reward
 from sojourn_worlds.shop.search import RESULTS, Index, words
+from sojourn_worlds.shop.store import State
 from sojourn_worlds.shop.vocabulary import DEPARTMENTS, OPTIONS, SENTENCES, WISHES
 
 KINDS = [kind for stock in DEPARTMENTS.values() for kinds in stock.groups.values() for kind in kinds]
@@ -231,3 +232,20 @@ def test_broken_original_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "items_ins_v2.json").write_text("{")
     with pytest.raises(ConfigError, match="cannot be read as JSON"):
         Shop(data=str(tmp_path / "items_shuffle.json"), products=7).tasks("train")
+
+
+async def test_a_purchase_that_arrives_while_the_browser_is_asked_for_its_end_counts() -> None:
+    for package in ("uvicorn", "starlette"):
+        pytest.importorskip(package)
+    from sojourn_worlds.shop import cdp
+
+    family = Shop(products=200, attributes=1, options=0, price_limit=False)
+    goal = family.goal(family.tasks("train")[0])
+    play = cdp.CdpPlay(family.store, goal, "key")
+
+    async def ended() -> None:
+        play.session.purchase = State(goal.target.title, 1, goal.target.id, tuple(sorted(goal.options)))
+
+    play.browser.state = ended
+    step = await play.step("agent", Message(Role.ASSISTANT, "stop"))
+    assert (step.rewards, step.success) == ({"agent": 1.0}, True)

@@ -235,6 +235,17 @@ async def test_tabs_do_not_affect_each_other_and_bad_actions_do_nothing(web: Sho
     await asyncio.gather(one.close(), two.close())
 
 
+async def test_letters_that_browsers_count_twice_are_searched_on_both_surfaces(web: Shop) -> None:
+    text, action = Shop(**FIELDS), say(f"search[{150 * chr(0x1F600)} sofa]")
+    plays = [text.make(text.tasks("train")[0]), web.make(web.tasks("train")[0])]
+    for play in plays:
+        await play.start()
+    first, second = [await play.step("agent", action) for play in plays]
+    assert first == second
+    for play in plays:
+        await play.close()
+
+
 async def test_the_web_surface_needs_open() -> None:
     family = Shop(surface="web", **FIELDS)
     with pytest.raises(InfrastructureError, match="open"):

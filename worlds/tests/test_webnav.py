@@ -251,6 +251,16 @@ def test_a_folder_of_files_is_read(site_folder) -> None:
     assert site.findable == {1: ["deep/owners.html"], 2: ["far away.htm"]}
 
 
+def test_the_title_of_a_drawing_is_none_of_its_page(tmp_path) -> None:
+    drawing = "<svg><title>Arrow</title><path d=''/></svg>"
+    (tmp_path / "index.html").write_text(
+        f"<html><head><title>Mill</title></head><body>{drawing}<p>Hi</p></body></html>"
+    )
+    page = folder.load(str(tmp_path)).pages["index.html"]
+    assert page.title == "Mill"
+    assert "Arrow" not in page.text
+
+
 def test_a_folder_can_start_elsewhere_and_leave_pages_out(site_folder) -> None:
     site = folder.load(str(site_folder), "deep/index.html", ("far*", "lost.html"))
     assert site.start == "deep/index.html"

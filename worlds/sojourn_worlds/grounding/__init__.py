@@ -171,7 +171,7 @@ class Grounding:
             html = draw_page(rng) if source == "drawn" else self._shop_page(rng)
             await tab.page.evaluate("html => { document.open(); document.write(html); document.close(); }", html)
         await tab.page.mouse.move(490, 318)
-        await tab.call("painted")
+        await tab.call("pictured")
         entries = await tab.call("entries")
         image = await tab.page.screenshot(clip={"x": 0, "y": 0, "width": width, "height": height})
         return Screen(image, tuple(_elements(entries, width, height)))

@@ -9,11 +9,11 @@ episode that needs it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sojourn.envs.chromium import BlockingProxy, find_chromium, is_responsive, launch
 from sojourn.errors import ConfigError, InfrastructureError, MissingExtraError
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 VIEWPORT = {"width": 500, "height": 320}
 CLOSING_S = 5.0
+T = TypeVar("T")
 
 
 class LoadedPage(NamedTuple):
@@ -138,6 +139,7 @@ class Chromium:
         self._walls: set[BlockingProxy] = set()
         self._playwright: Playwright | None = None
         self._browser: Browser | None = None
+        self._closed = False
         self.server = PagesServer(folder)
 
     async def open(self) -> None:
@@ -162,6 +164,8 @@ class Chromium:
     async def launch(self) -> Browser:
         """Returns the browser, and launches it (again) when there is none."""
         async with self._launching:
+            if self._closed:
+                raise InfrastructureError("the miniwob world was closed while an episode asked for its browser")
             if self._browser is not None and self._browser.is_connected():
                 return self._browser
             await self._stop()
@@ -213,7 +217,7 @@ class Chromium:
         return self._idle.pop(index)
 
     async def _new_tab(self) -> Tab:
-        creation = asyncio.ensure_future(self._create_tab())
+        creation = self._in_background(self._create_tab())
         try:
             return await asyncio.shield(creation)
         except asyncio.CancelledError:
@@ -255,20 +259,21 @@ class Chromium:
         self._walls.add(wall)
         return tab
 
-    def _in_background(self, coroutine: Any) -> None:
+    def _in_background(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Starts what `close` waits for."""
         task = asyncio.ensure_future(coroutine)
         self._background_tasks.add(task)
         task.add_done_callback(self._background_tasks.discard)
+        return task
 
     async def _discard(self, tab: Tab) -> None:
-        """Closes a tab; where a page hangs so that it cannot be closed, ends its browser."""
-        try:
-            await asyncio.wait_for(tab.context.close(), CLOSING_S)
-        except TimeoutError:
-            with suppress(*self.errors):
+        """Closes a tab; where that takes long, and the browser answers nothing else either, ends its browser."""
+        closing = asyncio.ensure_future(tab.context.close())
+        await asyncio.wait({closing}, timeout=CLOSING_S)
+        with suppress(*self.errors):
+            if not closing.done() and not await is_responsive(tab.browser, self.errors):
                 await tab.browser.close()
-        except self.errors:
-            pass
+        closing.add_done_callback(_retrieve)
         tab.wall.close()
         self._walls.discard(tab.wall)
 
@@ -284,6 +289,7 @@ class Chromium:
         await asyncio.shield(self._close())
 
     async def _close(self) -> None:
+        self._closed = True
         if self._background_tasks:
             await asyncio.gather(*self._background_tasks, return_exceptions=True)
         self._idle = []
@@ -305,6 +311,12 @@ async def open_chromium(chromium: str | None, contexts: int, loaded: int = 1) ->
         await pool.close()
         raise ConfigError(f"{program} does not start as Chromium: {str(error).splitlines()[0]}") from error
     return pool
+
+
+def _retrieve(task: asyncio.Future[Any]) -> None:
+    """Takes what a task failed with, so that it is not reported as an error that nobody saw."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _first_line(error: BaseException) -> str:

@@ -65,6 +65,19 @@ const settle = async () => {  // the icons are asked for each time: Chromium dro
     if (icons.every(icon => icon.naturalWidth)) return true;
   }
   return false;
+<<<<<<< HEAD
+=======
+};
+const DRAWN = ['backgroundImage', 'listStyleImage', 'borderImageSource'];
+const pictured = async () => {  // Chromium asks for what a style sheet draws when something shows it first
+  const shownNow = new Set();
+  for (const el of document.querySelectorAll('*')) for (const part of [null, '::before', '::after']) {
+    const style = getComputedStyle(el, part);
+    for (const name of DRAWN) for (const [, url] of style[name].matchAll(/url\("([^"]+)"\)/g)) shownNow.add(url);
+  }
+  await Promise.all([...shownNow].map(ask).map(loaded));
+  return painted();
+>>>>>>> mendweb
 };
 const reset = async (seed, ms, mayPay, are, mode) => {
   if (!await settle()) throw new Error('an icon of the page could not be loaded');
@@ -179,7 +192,7 @@ const quiet = '*, *::before, *::after { transition: none !important; animation: 
 document.addEventListener('DOMContentLoaded', () => {
   const style = document.createElement('style'); style.textContent = quiet; document.head.appendChild(style);
 });
-const verbs = {reset, after, read, locate, choose, put, empty, scroll, painted, selected, mark, entries: readText};
+const verbs = {reset, after, read, locate, choose, put, empty, scroll, pictured, selected, mark, entries: readText};
 if (window === window.top) Object.defineProperty(window, '__sojourn', {configurable: true,
   value: () => { delete window.__sojourn; taken = true; return verbs; }});  // the first to ask has them: `Seat.goto`
 """

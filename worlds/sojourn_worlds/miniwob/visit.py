@@ -209,7 +209,7 @@ class Visit:
             return self._reader(report, await self._tab.page.locator("body").aria_snapshot() or "(empty page)")
         if self._config.marks:
             await self._call("mark", [[e.id, e.label] for e in reading.elements if e.option < 0])
-        await self._call("painted")
+        await self._call("pictured")
         image = await self._tab.page.screenshot(clip={"x": 0, "y": 0, "width": 160, "height": 210})
         self._screenshot = hashlib.sha256(image).hexdigest()
         self.blobs[self._screenshot] = image
@@ -296,8 +296,8 @@ class Visit:
         elif use == "paste":
             if self._clipboard:
                 await keyboard.insert_text(self._clipboard)
-        else:
-            self._clipboard = await self._call("selected")
+        elif selected := await self._call("selected"):
+            self._clipboard = selected
             if use == "cut":
                 await keyboard.press("Delete")
 

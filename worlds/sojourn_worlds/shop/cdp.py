@@ -68,9 +68,8 @@ class CdpPlay:
             raise InfrastructureError("a shop was given an action after its end: play each task's world once")
         if action.calls or action.text.strip() not in ("", STOP):
             raise ActionError(f'Act in the browser; say only "{STOP}", to end without a purchase.')
-        purchase = self.session.purchase
-        end = None if purchase is not None else await self.browser.state()
-        self.done = True
+        end = None if self.session.purchase is not None else await self.browser.state()
+        purchase, self.done = self.session.purchase, True  # which may have come while the browser was asked
         if purchase is not None:
             product = self.store.catalogue.by_id[purchase.product]
             return bought(agent, judge(product, dict(purchase.chosen), self.goal))

@@ -133,7 +133,8 @@ class Site:
         lines = "\n".join(
             f"<div>{''.join(_piece(piece, state, base) for piece in line)}</div>" for line in self.store.lines(state)
         )
-        search = "" if state.page else SEARCH.format(base=base, longest=LONGEST_QUERY)
+        # Browsers count some letters as two; what is too long all the same is cut where it is read.
+        search = "" if state.page else SEARCH.format(base=base, longest=2 * LONGEST_QUERY)
         title = self.store.catalogue.by_id[state.product].title if state.product else state.query or "Shop"
         return PAGE.format(title=escape(title), search=search, lines=lines)
 

@@ -43,7 +43,7 @@ class Reader(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag == "title":
-            self._in_title = True
+            self._in_title = "svg" not in self._unseen  # a drawing has a title of its own
         elif tag in UNSEEN:
             self._unseen.append(tag)
         elif tag == "a" and not self._unseen:

@@ -23,8 +23,9 @@ from sojourn_worlds.miniwob.experts.look import (
 from sojourn_worlds.miniwob.page import Element, Page
 
 MAIL = {"reply": "reply", "trash": "trash", "star": "star"}  # what goals say of each; all others forward
-BY = (r"(?:by|from) ([A-Z][\w-]+)", r"([A-Z][\w-]+) (?:sent|wants his)")  # whose message it is
-TO = (r"to ([A-Z][\w-]+)", r"(?:[Ss]end|[Gg]ive|[Ff]orward) ([A-Z][\w-]+)", r"^([A-Z][\w-]+) (?:wants the|is waiting)")
+NAME = r"([A-Z][\w-]+(?: [A-Z][\w-]+)?)"  # a few have two words
+BY = (rf"(?:by|from) {NAME}", rf"{NAME} (?:sent|wants his)")  # whose message it is
+TO = (rf"to {NAME}", rf"(?:[Ss]end|[Gg]ive|[Ff]orward) {NAME}", rf"^{NAME} (?:wants the|is waiting)")
 
 
 def _mail(page: Page) -> str:
@@ -38,7 +39,7 @@ def _mail(page: Page) -> str:
             return click(named(page, verb.capitalize(), "item"))
         return click(named(page, verb, "item"))
     mails = [e for e in elements_of(page, "item") if e.name not in ("open search", "trash", "star")]
-    wanted = next((e for e in mails if _sender(e) == _who(page, BY)), None)
+    wanted = next((e for e in mails if e.name.startswith(f"{_who(page, BY)} ")), None)
     if wanted is None:
         raise fail(page, "message")
     if verb in ("reply", "forward"):
@@ -50,10 +51,6 @@ def _mail(page: Page) -> str:
 def _verb(page: Page) -> str:
     goal = re.sub(r'"[^"]*"', "", page.goal)
     return next((verb for verb, word in MAIL.items() if word in goal), "forward")
-
-
-def _sender(element: Element) -> str:
-    return element.name.split()[0]
 
 
 def _who(page: Page, patterns: tuple[str, ...]) -> str:
