@@ -505,6 +505,7 @@ def test_the_command_says_what_it_wrote(runs: dict[str, Path], tmp_path: Path):
     assert "leave one of them out" in command(runs["pages"], "x", "--where", "stage:rl", "--out", tmp_path / "x")[1]
     assert "--tokens needs --format chat" in command(runs["pages"], "--format", "adp", "--tokens", "--out", "x")[1]
     assert "there is no episode 'x' in" in command(runs["pages"], "x", "--out", tmp_path / "x")[1]
+    assert ", 1 episode as" in command(runs["pages"], "rl:0/0/0", "rl:0/0/0", "--out", tmp_path / "twice")[1]
 
 
 @pytest.mark.parametrize(
