@@ -20,7 +20,7 @@ from sojourn.config.toml import leaves
 from sojourn.errors import MissingExtraError, RecordError
 from sojourn.intervals import Estimate
 from sojourn.record import metrics
-from sojourn.record.atomic import write_file
+from sojourn.record.atomic import require_place, write_file
 from sojourn.record.run import RunFolder
 from sojourn.record.summary import Summary
 
@@ -108,9 +108,11 @@ def _with_room(starts: Mapping[str, int], end: int) -> dict[str, int]:
 
 
 def figure_class(out: Path) -> Any:
-    """Returns matplotlib's class of figures. Raises where it is missing, or `out` is no PNG."""
+    """Returns matplotlib's class of figures. Raises where it is missing, and where `out` is no PNG, or has no folder in
+    which it can be written."""
     if out.suffix != ".png":
         raise RecordError(f"the curve cannot be drawn to '{out}': curves are PNGs, name a file such as curve.png")
+    require_place(out)
     try:
         from matplotlib.figure import Figure  # a Figure of its own never opens a window: it is drawn with Agg
     except ImportError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -23,7 +24,7 @@ from sojourn.errors import ConfigError, InfrastructureError
 from sojourn.intervals import Estimate
 from sojourn.plot import figure_class
 from sojourn.protocols import EnvFamily
-from sojourn.record.atomic import write_file
+from sojourn.record.atomic import require_place, write_file
 from sojourn.record.run_weights import available_weights
 from sojourn.rollout.world import open_world
 from sojourn.terminal.clean import one_line
@@ -45,6 +46,8 @@ async def run_league(
     steps to `curve` (PNG), where these are given."""
     if curve is not None:
         figure_class(curve)
+    if out is not None:
+        require_place(out)
     tasks = chosen_tasks(family, config)
     players = operators(replace(config, operators=_expanded(config.operators)), console)
     if any(isinstance(one, PersonOperator) for one in players):
@@ -150,10 +153,14 @@ def _record(
 def _rated(players: Sequence[Operator], found: Sequence[Standing]) -> list[Rated]:
     """Returns the ratings with the runs and steps of those that are checkpoints."""
     by_name = {one.name: one.rating for one in found}
+    runs = {player.run.resolve() for player in players if isinstance(player, CheckpointOperator)}
+    called = Counter(run.name for run in runs)
     rated: list[Rated] = []
     for player in players:
         if isinstance(player, CheckpointOperator):
-            rated.append(Rated(player.run.resolve().name, player.step, by_name[player.name]))
+            run = player.run.resolve()
+            name = run.name if called[run.name] == 1 else f"{run.parent.name}/{run.name}"
+            rated.append(Rated(name, player.step, by_name[player.name]))
         else:
             rated.append(Rated(player.name, None, by_name[player.name]))
     return rated

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -73,10 +72,11 @@ def operators(config: MatchConfig, console: Console, stream: TextIO | None = Non
     created = [operator(text, config, console, stream) for text in config.operators]
     if sum(isinstance(one, PersonOperator) for one in created) > 1:
         raise ConfigError("--operator person is given twice, but only one person can use the terminal: name it once")
-    count: Counter[str] = Counter()
+    taken: set[str] = set()
     for one in created:
-        count[one.name] += 1
-        one.name += f"-{count[one.name]}" if count[one.name] > 1 else ""
+        names = (one.name, *(f"{one.name}-{number}" for number in range(2, len(created) + 1)))
+        one.name = next(name for name in names if name not in taken)
+        taken.add(one.name)
     return created
 
 

@@ -17,10 +17,10 @@ from sojourn.commands.serving_options import Host, Port, Token
 from sojourn.errors import ConfigError, InfrastructureError, MissingExtraError, RecordError
 
 if TYPE_CHECKING:
+    from sojourn.live.service_lock import ServiceLock
     from sojourn.serving.live_server import Keeping
     from sojourn.serving.served_releases import ServedReleases
     from sojourn.serving.server import Address
-    from sojourn.serving.service_lock import ServiceLock
     from sojourn.serving.trainer_process import TrainerProcess
     from sojourn.train.recipe import Recipe
 
@@ -93,12 +93,12 @@ def _require_live(recipe: Recipe, path: Path) -> None:
 
 
 async def _serve_and_train(recipe: Recipe, run: Path, words: list[str], keeping: Keeping, address: Address) -> None:
+    from sojourn.live.service_lock import ServiceLock
     from sojourn.live.store import LiveStore
     from sojourn.serving.live_server import LiveServer
     from sojourn.serving.opening import open_model, release_of
     from sojourn.serving.served_releases import ServedReleases
     from sojourn.serving.server import Service
-    from sojourn.serving.service_lock import ServiceLock
     from sojourn.serving.trainer_process import TrainerProcess
 
     assert recipe.release is not None

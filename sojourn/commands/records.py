@@ -137,7 +137,7 @@ def _choice(run: Path, episodes: list[str] | None, where: str, tokens: bool = Fa
     if where:
         raise ConfigError("--where cannot be combined with named episodes: leave one of them out")
     with EpisodeStore(RunFolder.read(run).path) as store:
-        ids = tuple(find_episode(store, name).id for name in episodes)
+        ids = tuple(dict.fromkeys(find_episode(store, name).id for name in episodes))
     return Selection(episodes=ids, tokens=tokens)
 
 

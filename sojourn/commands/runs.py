@@ -29,8 +29,12 @@ def runs(
     from sojourn.terminal import runs as lists
 
     console = CleanConsole()
+    if curve is not None and (diff or json):
+        raise ConfigError(f"--curve draws, and --{'diff' if diff else 'json'} prints: leave one of them out")
+    if diff and (name or tag):
+        raise ConfigError("--diff compares the two runs that are named: leave out --name and --tag")
     if curve is not None:
-        return _draw(folders or [], curve)
+        return _draw(folders or [], curve, name, tag)
     if diff:
         return _differ(folders or [], json, console)
     listed = lists.find_runs(folders or [Path("runs")], name, tag)
@@ -56,14 +60,21 @@ def _differ(folders: list[Path], json: bool, console: CleanConsole) -> None:
         console.print(lists.difference_table(*folders))
 
 
-def _draw(folders: list[Path], out: Path) -> None:
+def _draw(folders: list[Path], out: Path, name: str, tag: str) -> None:
     from sojourn import plot_recipes
+    from sojourn.terminal import runs as lists
 
     if not folders:
         raise ConfigError("--curve needs the run folders to draw: sojourn runs runs/a runs/b --curve curve.png")
     if not out.absolute().parent.is_dir():
         raise ConfigError(f"--curve {out}: there is no folder '{out.parent}': create it first")
-    plot_recipes.draw([path for folder in folders if not folder.is_file() for path in _runs_in(folder)], out)
+    if name or tag:
+        drawn = [run.path for run in lists.find_runs(folders, name, tag)]
+        if not drawn:
+            raise ConfigError(lists.none_found(", ".join(map(str, folders)), folders, name, tag))
+    else:
+        drawn = [path for folder in folders if not folder.is_file() for path in _runs_in(folder)]
+    plot_recipes.draw(drawn, out)
     print(f"drawn: {out}")
 
 

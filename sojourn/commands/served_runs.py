@@ -29,7 +29,7 @@ def resume_command(recipe: Recipe, run: Path) -> str:
 
 def unserved_note(recipe: Recipe, run: Path) -> str:
     """Returns that a run waits for the sessions of a service which nobody runs, or nothing."""
-    from sojourn.serving.service_lock import ServiceLock
+    from sojourn.live.service_lock import ServiceLock
 
     if not learns_from_service(recipe) or ServiceLock(run / "live").is_taken:
         return ""

@@ -243,18 +243,26 @@ class LiveStore:
             taken = self._sessions("stage = ? AND step = ? ORDER BY place", (stage, step))
             if taken:
                 return taken
-            found, of_person = list[LiveSession](), dict[str, int]()
-            for one in self._sessions(f"{WAITING} AND opened >= ? ORDER BY ended, key", (self._youngest(max_age),)):
-                count = of_person.get(one.person, 0)
-                if len(found) < width and not (per_person and count >= per_person):
-                    of_person[one.person] = count + 1
-                    found.append(one)
+            found = self._ready(width, per_person, max_age)
             if len(found) < width:
                 return None
             for place, one in enumerate(found):
                 database.execute(
                     "UPDATE sessions SET stage = ?, step = ?, place = ? WHERE key = ?", (stage, step, place, one.key)
                 )
+        return found
+
+    def ready(self, width: int, per_person: int = 0, max_age: int = 0) -> int:
+        """Returns how many sessions a step could take now, `width` at most."""
+        return len(self._ready(width, per_person, max_age))
+
+    def _ready(self, width: int, per_person: int, max_age: int) -> list[LiveSession]:
+        found, of_person = list[LiveSession](), dict[str, int]()
+        for one in self._sessions(f"{WAITING} AND opened >= ? ORDER BY ended, key", (self._youngest(max_age),)):
+            count = of_person.get(one.person, 0)
+            if len(found) < width and not (per_person and count >= per_person):
+                of_person[one.person] = count + 1
+                found.append(one)
         return found
 
     def age(self, session: LiveSession) -> int:

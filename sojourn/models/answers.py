@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from sojourn.errors import RecordError
 from sojourn.files import require_regular
+from sojourn.models.reading import open_to_read
 
 FILE = "answers.sqlite"  # in the run folder
 ENDING_S = 30.0
@@ -111,17 +112,20 @@ class AnswerStore:
 
 
 def earlier_answers(run: str) -> AnswerStore:
-    """Returns the answers of an earlier run, to be read. Raises `RecordError` where it has none."""
+    """Returns the answers of an earlier run, to be read. Raises `RecordError` where there are none that can be read."""
     if not (Path(run) / FILE).is_file():
         raise RecordError(
             f"answers = '{run}': there is no {FILE} in it: expected the folder of a run that asked models"
         )
-    return AnswerStore(Path(run), writes=False)
+    with closing(_open_file(Path(run) / FILE, False)):  # whoever asks for the first one would be told too late
+        return AnswerStore(Path(run), writes=False)
 
 
 def has_answers(run: Path) -> bool:
     """Says whether a run folder holds answers, which were paid for."""
     if not (run / FILE).is_file():
+        return False
+    if not (run / FILE).stat().st_size:
         return False
     with closing(_open_file(run / FILE, False)) as database:
         return database.execute("SELECT 1 FROM answers LIMIT 1").fetchone() is not None
@@ -147,7 +151,13 @@ def _open_file(path: Path, writes: bool) -> sqlite3.Connection:
     try:
         if not writes:
             require_regular(path)
-            return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+            database = open_to_read(path)
+            try:
+                database.execute("SELECT 1 FROM answers LIMIT 1").fetchone()
+            except sqlite3.Error:
+                database.close()
+                raise
+            return database
         path.touch(0o600)  # where it is new: for its owner alone
         require_regular(path)
         return _open(str(path))

@@ -32,6 +32,7 @@ FIRST_WAIT_S, MAX_WAIT_S = 0.5, 8.0  # before the second attempt; it doubles fro
 TRANSIENT = frozenset({408, 409, 429})  # statuses after which another attempt may succeed, beside those from 500 on
 # what OpenAI and those who follow it, vLLM, llama.cpp and Anthropic say of messages that exceed a model's context
 TOO_LONG = r"context_length_exceeded|maximum context length|exceeds? the (available )?context|prompt is too long"
+MOST_TOKENS = 1 << 40  # that a server may report of one completion; what is more is no count
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)  # of an answer of another form
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})  # addresses of this machine, which a proxy cannot reach
 _jitter = random.Random()  # a generator of its own: the global one may be seeded by a run
@@ -87,8 +88,7 @@ class Endpoint:
     name: str = "the user's model"
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.base_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not _is_address(self.base_url):
             raise ConfigError(
                 f'base_url = "{self.base_url}", but it must be the address of an OpenAI-compatible server, such as '
                 '"http://127.0.0.1:8000/v1"'
@@ -186,6 +186,15 @@ def endpoint_of(name: str, served: ServedModel) -> Endpoint:
     return Endpoint(served.base_url, served.model, served.key, served.timeout_s, f"the model models.{name}")
 
 
+def _is_address(url: str) -> bool:
+    """Returns whether a text is an address of http or https with a host, and a port that there can be."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # half of an IPv6 address, or a port above 65535
+        return False
+
+
 def _check_key(key: str) -> None:
     """Refuses the name of an environment variable that is not set, or whose value cannot be sent in a header."""
     if not os.environ.get(key):
@@ -214,7 +223,9 @@ def _completion(data: Any) -> Completion:
     if not isinstance(message, dict):
         raise TypeError(f"its message is {message!r:.80}")
     counts = [usage.get(f"{kind}_tokens") if isinstance(usage, dict) else None for kind in ("completion", "prompt")]
-    return Completion(message, *(count if isinstance(count, int) and count > 0 else 0 for count in counts))
+    return Completion(
+        message, *(count if isinstance(count, int) and 0 < count <= MOST_TOKENS else 0 for count in counts)
+    )
 
 
 def _cause(response: httpx.Response) -> str:

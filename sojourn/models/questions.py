@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from sojourn.errors import RecordError
 from sojourn.files import require_regular
+from sojourn.models.reading import open_to_read
 from sojourn.types import Message, Role
 
 FILE = "questions.sqlite"  # in the run folder
@@ -168,8 +169,7 @@ class Questions:
             return []
         try:
             require_regular(self.path)
-            where = f"{self.path.absolute().as_uri()}?mode=ro"
-            with closing(sqlite3.connect(where, uri=True, timeout=BUSY_S)) as database:
+            with closing(open_to_read(self.path)) as database:
                 made = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'questions'").fetchone()
                 return database.execute(statement, values).fetchall() if made else []
         except (OSError, sqlite3.Error) as error:

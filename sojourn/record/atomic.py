@@ -33,6 +33,11 @@ def require_new_file(path: Path) -> None:
     """Raises RecordError where a new file cannot be made: something has this name, or its folder takes no file."""
     if path.exists():
         raise RecordError(f"{path} exists: give another name, or move the file away")
+    require_place(path)
+
+
+def require_place(path: Path) -> None:
+    """Raises RecordError where a file cannot be written, as its folder is not there or takes no file."""
     if not (folder := path.absolute().parent).is_dir():
         raise RecordError(f"{path}: there is no folder '{path.parent}': make it first")
     if not os.access(folder, os.W_OK):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sojourn.config.fields import Range
 from sojourn.errors import ConfigError
 from sojourn.protocols import Env
+from sojourn.record.episodes.labels import number_in_group
 from sojourn.seeds import seed_of
 from sojourn.sources.context import SourceContext, StageContext, require_policy_plays
 from sojourn.sources.recorded import (
@@ -20,7 +21,6 @@ from sojourn.sources.recorded import (
     entries_of,
     entries_state,
     label_number,
-    number_in_group,
     recorded_group,
 )
 from sojourn.sources.segments import PrefixSampler, segment

@@ -15,6 +15,7 @@ from sojourn.config.fields import FOLDER, NONBLANK, Range
 from sojourn.curricula.weighted import weighted_sample
 from sojourn.errors import ConfigError
 from sojourn.record.decoding import not_drawn
+from sojourn.record.episodes.index import has_records
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.seeds import seed_of
 from sojourn.sources.context import SourceContext, StageContext, misread, require_imitation, unsampled
@@ -47,7 +48,7 @@ class Folder:
 
     async def check(self, stage: StageContext) -> None:
         """Reads the groups once, so that what cannot be used is refused before anything is trained."""
-        if not (Path(self.path) / "episodes.sqlite").exists():
+        if not has_records(Path(self.path) / "tokens"):
             raise ConfigError(
                 f"stage '{stage.name}': groups.path = '{self.path}': no recorded episodes there; give a run folder"
             )
@@ -74,8 +75,9 @@ class Folder:
         if self.success_only:
             groups = [g for g in groups if any(t.success for t in g.trajectories)]
         if not groups:
+            usable = "groups of it with a successful episode" if self.success_only else "usable groups of it"
             raise ConfigError(
-                f"groups.stage = '{self.stage}': '{self.path}' has no usable groups of it; it holds {', '.join(stages)}"
+                f"groups.stage = '{self.stage}': '{self.path}' has no {usable}; it holds {', '.join(stages)}"
             )
         return groups
 

@@ -14,6 +14,7 @@ from sojourn.abilities import Relabels
 from sojourn.config.fields import Range
 from sojourn.errors import ConfigError, RewardError
 from sojourn.protocols import Env
+from sojourn.record.episodes.labels import number_in_group
 from sojourn.rewards.reward_cache import score_group
 from sojourn.rollout.world import world_of, worlds_of
 from sojourn.seeds import seed_of
@@ -23,7 +24,6 @@ from sojourn.sources.recorded import (
     entries_of,
     entries_state,
     label_number,
-    number_in_group,
     recorded_group,
 )
 from sojourn.sources.segments import SampleReplay

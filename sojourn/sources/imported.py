@@ -130,17 +130,26 @@ class _Groups:
         ]
         seen: Counter[str] = Counter()
         for group in (*self.recorded, *rendered_groups):
-            episodes = []
+            ids: list[str] = []
             for episode in group.episodes:
                 seen[episode.id] += 1
-                repeated = seen[episode.id] > 1
-                episodes.append(replace(episode, id=f"{episode.id}#{seen[episode.id]}") if repeated else episode)
-            yield replace(group, episodes=tuple(episodes), origin=Imported.origin)
+                ids.append(f"{episode.id}#{seen[episode.id]}" if seen[episode.id] > 1 else episode.id)
+            yield replace(group, episodes=_renamed(group.episodes, ids), origin=Imported.origin)
 
     def _require_readable(self, path: Path, group: Group) -> None:
         """Raises `ConfigError` for tokens of another vocabulary or format, which mean something else to this model."""
         if sentence := misread(self.renderer, group):
             raise ConfigError(f"groups.files: {path}: {sentence}: add render = true to imitate the messages")
+
+
+def _renamed(episodes: Sequence[Episode], ids: Sequence[str]) -> tuple[Episode, ...]:
+    """Returns episodes with other ids, by which branches call what they left, too."""
+    new = {episode.id: id for episode, id in zip(episodes, ids, strict=True)}
+    branches = [
+        None if (left := episode.branch) is None else replace(left, of=new.get(left.of, left.of))
+        for episode in episodes
+    ]
+    return tuple(replace(e, id=id, branch=b) for e, id, b in zip(episodes, ids, branches, strict=True))
 
 
 def rendered(conversation: Conversation, renderer: Renderer) -> Trajectory:

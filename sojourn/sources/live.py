@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,14 +17,20 @@ from sojourn.config.fields import Range
 from sojourn.errors import ConfigError
 from sojourn.live.facts import LiveSession, PendingRemoval
 from sojourn.live.removal import EPISODE, carry_out
+from sojourn.live.service_lock import ServiceLock
 from sojourn.live.store import LiveStore
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.rewards.native import Native
 from sojourn.rewards.next_state import NextState
 from sojourn.sources.context import SourceContext, StageContext
+from sojourn.terminal.clean import shell_word
 from sojourn.types import Ending, Episode, Group, Task, Trajectory
 
+log = logging.getLogger(__name__)
 ENV = "live"  # of the tasks of sessions
+UNSERVED_S = (
+    5.0  # for which a step waits before it says that nobody serves: a service that begins takes its lock by then
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,16 +93,33 @@ class LiveGroups:
     _since: dict[PendingRemoval, int] = field(default_factory=dict[PendingRemoval, int])
 
     async def take(self, step: int) -> list[Group]:
-        config = self.config
+        config, began, told = self.config, time.monotonic(), False
         while True:
             self._carry_out(step)
             found = self.store.take(self.stage, step, config.width, config.per_person, config.max_age)
             read = [(one, self._episode(one)) for one in found or ()]
             if kept := [(one, episode) for one, episode in read if episode.trajectories[0].turns]:
                 break  # the others were taken back in this moment
+            if not told and time.monotonic() - began >= UNSERVED_S:
+                told = True
+                self._tell_unserved(step)
             await asyncio.sleep(config.poll_s)
         self._ages += [self.store.age(one) for one, _ in kept]
         return [Group(place, _task(one), (episode,), origin=Live.origin) for place, (one, episode) in enumerate(kept)]
+
+    def _tell_unserved(self, step: int) -> None:
+        """Says what a step waits for, where no service runs that would bring it."""
+        config, folder = self.config, self.store.folder
+        if ServiceLock(folder).is_taken:
+            return
+        ready = self.store.ready(config.width, config.per_person, config.max_age)
+        served = f"`sojourn live {shell_word(folder.parent)} --resume` serves this run to people, and trains it"
+        other = "start the service to which it belongs, with `sojourn live`"
+        log.warning(
+            f"stage '{self.stage}': step {step} waits for {config.width} sessions that have ended and may be trained "
+            f"on, of which {ready} are there, and no service runs that keeps any in {folder}: "
+            + (other if config.folder else f"end this by Ctrl-C; {served}")
+        )
 
     def _carry_out(self, step: int) -> None:
         """Removes what people took back. This step, or one before it, may replay it and be recorded later: so a removal

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sojourn.errors import RecordError
 from sojourn.record.episodes.episode_row import EpisodeRow, from_values
 from sojourn.record.episodes.group import GroupRecord, group_of
+from sojourn.record.episodes.labels import label_of, number_in_group
 from sojourn.record.episodes.step_file import Record
 from sojourn.record.episodes.store import EpisodeStore
 
@@ -53,7 +54,7 @@ def played_groups(rows: Iterable[EpisodeRow]) -> list[PlayedGroup]:
         by_place[row.stage, row.step, row.place].append(row)
     found = defaultdict[tuple[Any, ...], list[int]](list)
     for (stage, step, place), members in by_place.items():
-        labels = {_label(row.id) for row in members}
+        labels = {label_of(row.id) for row in members}
         whole = len(labels) > 1 or labels == {""}  # of several plays, or not played here
         found[stage, step, members[0].origin, members[0].slot, place if whole else labels.pop()].append(place)
     return [PlayedGroup(stage, step, tuple(places)) for (stage, step, *_), places in found.items()]
@@ -96,16 +97,6 @@ def entries_of(state: Mapping[str, Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     return entries
 
 
-def number_in_group(id: str) -> int:
-    """Returns the number of an episode in its group, by its id: `label/number-task`."""
-    return int(id.rpartition("/")[2].partition("-")[0])
-
-
 def label_number(id: str) -> int:
     """Returns a number that tells the labels apart under which groups were played, by the id of an episode."""
-    return crc32(_label(id).encode())
-
-
-def _label(id: str) -> str:
-    """Returns the label under which the group of an episode was played."""
-    return id.rpartition("/")[0]
+    return crc32(label_of(id).encode())

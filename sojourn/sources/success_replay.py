@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sojourn.config.fields import Range
+from sojourn.record.episodes.labels import number_in_group
 from sojourn.rewards.reward_cache import ScoredGroup
 from sojourn.seeds import seed_of
 from sojourn.sources.context import SourceContext, StageContext, require_policy_plays
@@ -18,7 +19,6 @@ from sojourn.sources.recorded import (
     entries_of,
     entries_state,
     label_number,
-    number_in_group,
     recorded_group,
 )
 from sojourn.sources.wrapped import WrappedGroups, WrappedSource, with_episode

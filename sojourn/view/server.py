@@ -261,7 +261,7 @@ def _is_loopback(host: str) -> bool:
 def _bind(host: str, port: int) -> socket.socket:
     """Returns a listening socket on the port, or on one of the next nineteen (any port for 0)."""
     failure: OSError | None = None
-    for number in range(port, port + 20) if port else (0,):
+    for number in range(port, min(port + 20, 1 << 16)) if port else (0,):
         try:
             return socket.create_server((host, number), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         except OSError as error:

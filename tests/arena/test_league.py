@@ -17,12 +17,14 @@ from rich.console import Console
 from trained_run import train
 
 from sojourn.agents.text_seat import TextReply, TextSeat
-from sojourn.arena.league import Game, League, standings
+from sojourn.arena.checkpoints import CheckpointOperator
+from sojourn.arena.league import Game, League, Standing, standings
 from sojourn.arena.operators import RandomOperator, StatelessOperator
-from sojourn.arena.run_league import run_league
+from sojourn.arena.run_league import _rated, run_league
 from sojourn.arena.run_match import MatchConfig
 from sojourn.envs.toy import Toy
-from sojourn.errors import ConfigError, InfrastructureError
+from sojourn.errors import ConfigError, InfrastructureError, RecordError
+from sojourn.intervals import Estimate
 from sojourn.protocols import AgentContext
 from sojourn.rollout.limits import Limits
 from sojourn.types import Message, Observation, Role, Task
@@ -179,6 +181,20 @@ async def test_a_run_whose_agent_has_or_asks_others_plays_no_league(agent, words
 async def test_an_impossible_league_gets_a_reason(operators: tuple[str, ...], family: Any, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         await played(*operators, family=family)
+
+
+@pytest.mark.parametrize("where", [{"out": "league.json"}, {"curve": "league.png"}])
+async def test_a_league_that_cannot_be_written_is_not_played(tmp_path: Path, where: dict[str, str]) -> None:
+    named: dict[str, Any] = {key: tmp_path / "nowhere" / name for key, name in where.items()}
+    with pytest.raises(RecordError, match="there is no folder"):
+        await played("random", "random", family=Broken(opponent="self", choices=True), **named)
+
+
+def test_runs_of_one_name_are_rated_apart(tmp_path: Path) -> None:
+    players = [CheckpointOperator(f"x-{n}", tmp_path / sweep / "x", step=n) for n, sweep in enumerate("ab")]
+    found = [Standing(one.name, Estimate(1.0, 0.0, 2.0, 1), 0.5, Estimate(0.0, 0.0, 0.0, 1), 0) for one in players]
+    assert [one.name for one in _rated(players, found)] == ["a/x", "b/x"]
+    assert [one.name for one in _rated(players[:1], found)] == ["x"]
 
 
 @dataclass(frozen=True, kw_only=True)

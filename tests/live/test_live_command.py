@@ -19,8 +19,8 @@ from sojourn.cli import app
 from sojourn.commands.live import _tell_end
 from sojourn.commands.served_runs import unserved_note
 from sojourn.errors import RecordError
+from sojourn.live.service_lock import ServiceLock
 from sojourn.live.store import LiveStore
-from sojourn.serving.service_lock import ServiceLock
 from sojourn.serving.trainer_process import TrainerProcess
 from sojourn.train.resolve import load
 from tests.live_sessions import PASSES, RECIPE, kept, stage

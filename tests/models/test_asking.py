@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import stat
 import threading
 from dataclasses import replace
@@ -13,9 +14,10 @@ import pytest
 from judge_server import reply
 
 from sojourn.errors import ConfigError, InfrastructureError, RecordError
-from sojourn.models.answers import FILE, AnswerStore
+from sojourn.models.answers import FILE, AnswerStore, KnownAnswer, earlier_answers, has_answers
 from sojourn.models.asked_endpoint import EndpointModel
 from sojourn.models.asking import Answer, AskedModels, TooLongError
+from sojourn.models.questions import Questions
 from sojourn.models.spec import ServedModel
 from sojourn.types import Message, Role
 from tests.envs.loopback import Raw, answered
@@ -197,8 +199,28 @@ def test_a_file_of_answers_that_is_damaged_is_named(tmp_path: Path):
     (tmp_path / FILE).write_bytes(b"no database" * 100)
     store = AnswerStore()
     store.keep_in(tmp_path)
-    with pytest.raises(RecordError, match=r"answers\.sqlite cannot be used"):
-        store.find("a")
+    for use in (lambda: store.find("a"), lambda: model("http://127.0.0.1:9/v1", answers=str(tmp_path))):
+        with pytest.raises(RecordError, match=r"answers\.sqlite cannot be used"):
+            use()
+    (tmp_path / FILE).write_bytes(b"")
+    assert not has_answers(tmp_path)
+    with pytest.raises(RecordError, match=r"answers\.sqlite cannot be used \(no such table"):
+        model("http://127.0.0.1:9/v1", answers=str(tmp_path))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_what_was_answered_and_asked_is_read_where_nothing_can_be_written(tmp_path: Path):
+    store = AnswerStore(tmp_path)
+    store.add("a", KnownAnswer("big", "x", "yes", 1, 1, 0.0, 0.0))
+    store.close()
+    Questions(tmp_path).put("k", "x", QUESTION, 60.0)
+    tmp_path.chmod(0o555)
+    try:
+        assert earlier_answers(str(tmp_path)).find("a")
+        assert has_answers(tmp_path)
+        assert [one.key for one in Questions(tmp_path).open()] == ["k"]
+    finally:
+        tmp_path.chmod(0o755)
 
 
 class Parrot:

@@ -144,6 +144,29 @@ async def test_a_reply_that_is_no_completion_is_an_infrastructure_failure(text: 
             assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://host/v1",
+        "http:///v1",
+        "http://[::1/v1",
+        "http://127.0.0.1:99999/v1",
+        "http://host:port/v1",
+        "http://host:0",
+    ],
+)
+def test_an_address_at_which_no_server_can_be_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="but it must be the address of an OpenAI-compatible server"):
+        Endpoint(url, "tiny")
+
+
+@pytest.mark.parametrize("count", [-1, 0, 10**30, 1.5, "7", None])
+async def test_a_count_of_tokens_that_is_none_is_no_count(count: object) -> None:
+    answer = {"choices": [{"message": {"content": "hi"}}], "usage": {"completion_tokens": count, "prompt_tokens": 3}}
+    with served(lambda messages: Raw(200, json.dumps(answer))) as (url, _):
+        assert (await Endpoint(url, "tiny").complete(HI))[1:] == (0, 3)
+
+
 async def test_a_reply_without_text_is_an_infrastructure_failure() -> None:
     with (
         served(lambda messages: {"role": "assistant", "content": None}) as (url, _),

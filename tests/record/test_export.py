@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forked import tree
 from made import chatml as renderer
 from played_run import SUMS, TOY, Made, Script
 from typer.testing import CliRunner
@@ -145,6 +146,59 @@ def test_lines_with_tokens_give_the_same_groups_back(runs: dict[str, Path], tmp_
         assert len(list(read(path))) == len(groups)  # half a surrogate pair and NaN have no place in lines for others
         return
     same(list(read(path)), groups)
+
+
+@pytest.mark.parametrize("format", ["parquet", "chat", "adp"])
+def test_branches_share_their_turns_again(runs: dict[str, Path], tmp_path: Path, format: str):
+    """So that a turn in which several plays began is trained once, by the first of them."""
+    pytest.importorskip("pyarrow")
+    run = _recorded(runs["sampled"], tmp_path / "forked", tree())
+    [group] = read(written(run, format, tmp_path / "out", tokens=format == "chat"))
+    same([e.branch for e in group.episodes], [e.branch for e in tree().episodes])
+    assert group.holders == groups_of(run)[0].holders == tree().holders
+    some = written(run, format, tmp_path / "some", tokens=format == "chat", episodes=("c", "b"))
+    [group] = read(some)
+    assert group.holders == ((0, 0, 0), (0, 0, 1))
+
+
+@pytest.mark.parametrize("format", ["parquet", "chat", "adp"])
+def test_a_group_that_a_filter_parted_is_whole_again(runs: dict[str, Path], tmp_path: Path, format: str):
+    pytest.importorskip("pyarrow")
+    group = groups_of(runs["sampled"])[0]
+    first, second = (replace(group, episodes=(episode,)) for episode in group.episodes)
+    run = _recorded(runs["sampled"], tmp_path / "parted", second, first)
+    [again] = read(written(run, format, tmp_path / "out", tokens=format == "chat"))
+    same(again, group)
+
+
+@pytest.mark.parametrize("format", ["chat", "adp"])
+def test_lines_of_several_runs_in_one_file_are_no_mixture(runs: dict[str, Path], tmp_path: Path, format: str):
+    """Two runs with the same seed call their episodes alike."""
+    paths = [written(runs[name], format, tmp_path / name, tokens=format == "chat") for name in ("sampled", "pages")]
+    (both := tmp_path / "both").write_bytes(b"".join(path.read_bytes() for path in paths))
+    same(list(read(both)), [*groups_of(runs["sampled"]), *groups_of(runs["pages"])])
+    text = both.read_text().replace('"run": "pages"', '"run": "sampled"').replace("sampled/rl", "pages/rl")
+    both.write_text(text)
+    with pytest.raises(
+        RecordError, match=r"both:\d+: turn \d of episode rl/0/0-\w+ has other tokens before: give each"
+    ):
+        list(read(both))
+
+
+@pytest.mark.parametrize("format", ["parquet", "chat", "adp"])
+def test_who_took_the_turns_is_known_again(runs: dict[str, Path], tmp_path: Path, format: str):
+    pytest.importorskip("pyarrow")
+    group = groups_of(runs["sampled"])[0]
+    played = [replace(e, trajectories=(replace(e.trajectories[0], model="rival"),)) for e in group.episodes]
+    run = _recorded(runs["sampled"], tmp_path / "rivals", group := replace(group, episodes=tuple(played)))
+    same(list(read(written(run, format, tmp_path / "out", tokens=format == "chat"))), [group])
+
+
+def _recorded(like: Path, run: Path, *groups: Group) -> Path:
+    """Records groups in one step of a new run."""
+    with RunFolder.create(run, (like / "config.toml").read_text()), EpisodeStore(run, write=True) as store:
+        store.append("rl", 0, groups)
+    return run
 
 
 def test_parquet_holds_advantages_and_scores_as_columns(runs: dict[str, Path], tmp_path: Path):
@@ -451,6 +505,7 @@ def test_the_command_says_what_it_wrote(runs: dict[str, Path], tmp_path: Path):
     assert "leave one of them out" in command(runs["pages"], "x", "--where", "stage:rl", "--out", tmp_path / "x")[1]
     assert "--tokens needs --format chat" in command(runs["pages"], "--format", "adp", "--tokens", "--out", "x")[1]
     assert "there is no episode 'x' in" in command(runs["pages"], "x", "--out", tmp_path / "x")[1]
+    assert ", 1 episode as" in command(runs["pages"], "rl:0/0/0", "rl:0/0/0", "--out", tmp_path / "twice")[1]
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_unlike_runs_are_not_drawn_as_seeds(tmp_path: Path, second, told):
         ("curve.pdf", "name a file such as curve.png"),
         ("/dev/full", "curves are PNGs"),
         ("folder.png", r"folder\.png cannot be written \(Is a directory\)"),
-        ("nowhere/curve.png", r"cannot be written \(No such file or directory\)"),
+        ("nowhere/curve.png", "there is no folder 'nowhere': make it first"),
     ],
 )
 def test_a_target_that_cannot_be_drawn_to_is_one_sentence(tmp_path: Path, monkeypatch, out: str, told: str):

@@ -105,6 +105,7 @@ CASES: dict[str, Callable[[EpisodeRow, Episode], bool]] = {
     "error:the": has("the", "error"),
     "turns:>5 tokens:<150": lambda e, _: e.turns > 5 and e.sampled < 150,
     "seed:3": lambda e, _: e.seed == 3,
+    "seed:003": lambda e, _: e.seed == 3,
     "malformed:>0 refund": lambda e, p: e.malformed > 0 and has("refund")(e, p),
     "cut_off:1": lambda e, _: e.cut_off == 1,
     "version:1": lambda e, _: e.oldest is not None and e.oldest <= 1 <= e.newest,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -167,6 +168,15 @@ async def test_groups_without_any_success_are_left_out_when_asked(recorded: Path
     assert all(sorted(t.success for t in group.trajectories) == [False, True] for group in groups)
 
 
+async def test_a_run_whose_index_is_lost_is_read(recorded: Path, tmp_path: Path):
+    shutil.copytree(recorded, run := tmp_path / "copy")
+    for path in run.glob("episodes.sqlite*"):
+        path.unlink()
+    folder = Folder(path=str(run), stage="rl")
+    await folder.check(stage_of(components(Odd()), "again"))
+    assert len(folder.read()) == len(Folder(path=str(recorded), stage="rl").read())
+
+
 async def test_what_is_not_there_is_said(recorded: Path, tmp_path: Path):
     folder = Folder(path=str(tmp_path / "nowhere"), stage="rl")
     with pytest.raises(ConfigError, match=r"groups\.path = '.*nowhere': no recorded episodes there; give a run folder"):
@@ -174,7 +184,9 @@ async def test_what_is_not_there_is_said(recorded: Path, tmp_path: Path):
     unknown = dataclasses.replace(folder, path=str(recorded), stage="warmpu")
     with pytest.raises(ConfigError, match=r"groups\.stage = 'warmpu': .* it holds .*evaluation-before.*, rl, warmup$"):
         unknown.bind(components(Odd()), "again", 1)
-    with pytest.raises(ConfigError, match=r"groups\.stage = 'evaluation-before': .* has no usable groups"):
+    with pytest.raises(
+        ConfigError, match=r"groups\.stage = 'evaluation-before': .* has no groups of it with a successful"
+    ):
         dataclasses.replace(unknown, stage="evaluation-before", success_only=True).bind(components(Odd()), "again", 1)
 
 

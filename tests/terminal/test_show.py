@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from sojourn.cli import app
 from sojourn.errors import ConfigError, RecordError
 from sojourn.record import metrics
+from sojourn.record.episodes import vocabulary
 from sojourn.record.episodes.address import Address
 from sojourn.record.episodes.store import EpisodeStore
 from sojourn.terminal import episode, find, step, tokens
@@ -272,6 +273,12 @@ def test_a_stage_without_episodes_is_known(run):
 def test_a_query_that_finds_nothing_says_so(run):
     done = CliRunner().invoke(app, ["show", str(run), "--find", "stage:nothing"])
     assert "matches 'stage:nothing'; its stages are rl" in " ".join(done.output.split())
+
+
+def test_a_damaged_vocabulary_is_told(run):
+    (run / "vocabulary.json").write_text('{"pieces":' * 5000)
+    with pytest.raises(RecordError, match="the file is damaged, restore it from a copy or delete it"):
+        vocabulary.read(run)
 
 
 def test_the_command_without_a_vocabulary(run):

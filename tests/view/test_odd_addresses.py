@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from starlette.testclient import TestClient
 
+from sojourn.errors import ConfigError
 from sojourn.view.reruns import Reruns
-from sojourn.view.server import application
+from sojourn.view.server import _bind, application
 
 ODD = (
     "9223372036854775807", "9223372036854775808", "-9223372036854775809", "9" * 5000, "-1", "0", "1e400", "nan", "inf",
@@ -51,3 +52,16 @@ def test_an_episode_page_accepts_odd_query_parameters(client, runs) -> None:
 def test_a_step_beyond_the_index_is_not_found(client) -> None:
     for number in (10**18 - 1, 2**63, 10**19):
         assert client.get(f"/runs/seed0/steps/rl/{number}").status_code == 404
+
+
+def test_after_the_last_port_there_is_none(monkeypatch):
+    asked = []
+
+    def taken(address, **_):
+        asked.append(address[1])
+        raise OSError("it is taken")
+
+    monkeypatch.setattr("socket.create_server", taken)
+    with pytest.raises(ConfigError, match=r"cannot listen on --host 127\.0\.0\.1 --port 65533 .*: choose another port"):
+        _bind("127.0.0.1", 65533)
+    assert asked == [65533, 65534, 65535]

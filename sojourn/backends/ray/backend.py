@@ -57,13 +57,16 @@ class Ray(Torch):
     patience_s: Annotated[float, Range(above=0, below=math.inf)] = 300.0
 
     def check(self, model: Model, critic: Critic | None = None) -> None:
-        """Raises where Ray or the samplers' engine is not installed, too."""
-        from sojourn.backends.ray.cluster import imported
+        """Raises where Ray or the samplers' engine is not installed, and where this machine has less than a cluster
+        that is started on it is to have, too."""
+        from sojourn.backends.ray.cluster import imported, require_here
 
         imported()
         for where, samplers in self._all_samplers().items():
             ENGINES[samplers.engine].check(self, samplers, where)
         super().check(model, critic)
+        if not self.address:
+            require_here(list(self.needs.values()))
 
     def slowdowns(self, model: Model) -> tuple[str, ...]:
         """Returns a sentence, too, where more is started on this machine than it has cores for, and where the samplers'
@@ -103,10 +106,14 @@ class Ray(Torch):
         check_models(self.models, models)
 
     def plan_models(self, models: Mapping[str, FurtherModel]) -> list[str]:
-        """Returns what the further models take (`PlacesModels`)."""
+        """Returns what the further models take (`PlacesModels`). Raises where a cluster that is started on this machine
+        has no room for them beside the others."""
+        from sojourn.backends.ray.cluster import require_here
         from sojourn.backends.ray.plan import further_sizes, listed
 
         needs = self._further_needs(models)
+        if not self.address:
+            require_here([*self.needs.values(), *needs])
         found = [f"for further models it also holds {listed(needs)}"] if needs else []
         for name, one in models.items():
             found += further_sizes(self, name, one, self._processes(name).trainer)

@@ -258,13 +258,26 @@ def _encrypted() -> bool:
 
 def _require(ray: Any, needs: Sequence[Needs]) -> None:
     """Raises where the whole cluster has less than is needed."""
-    there = ray.cluster_resources()
+    _require_room(ray.cluster_resources(), needs, "the cluster", "add nodes")
+
+
+def require_here(needs: Sequence[Needs]) -> None:
+    """Raises `ConfigError` where a cluster that would be started on this machine has less than is needed."""
+    import torch
+
+    if not imported().is_initialized():  # else the cluster is there, and is asked when places are reserved
+        there = {"CPU": float(LOCAL_CPUS), "GPU": float(torch.cuda.device_count())}
+        what = "a cluster that is started on this machine"
+        _require_room(there, needs, what, "give backend.address a cluster that has them (--dry needs none to be there)")
+
+
+def _require_room(there: Mapping[str, float], needs: Sequence[Needs], what: str, remedy: str) -> None:
     for name, plural in (("CPU", "CPUs"), ("GPU", "GPUs")):
         wanted = sum(one.count * one.bundle.get(name, 0.0) for one in needs)
         if wanted > there.get(name, 0.0):
             raise ConfigError(
-                f"backend 'ray' needs {wanted:g} {plural} ({_spelled(needs, name)}), but the cluster has "
-                f"{there.get(name, 0.0):g}: add nodes, or lower the counts in backend.samplers, backend.trainer, "
+                f"backend 'ray' needs {wanted:g} {plural} ({_spelled(needs, name)}), but {what} has "
+                f"{there.get(name, 0.0):g}: {remedy}, or lower the counts in backend.samplers, backend.trainer, "
                 "backend.envs and backend.models"
             )
 

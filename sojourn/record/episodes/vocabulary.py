@@ -66,7 +66,7 @@ def _read(path: Path, changed: int) -> Vocabulary:
         data = json.loads(read_bytes(path))
         pieces = tuple(None if piece is None else piece.encode("latin-1") for piece in data["pieces"])
         return Vocabulary(pieces, frozenset(map(int, data["special"])))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RecordError(
             f"{path} cannot be read ({error}): the file is damaged, restore it from a copy or delete it"
         ) from error

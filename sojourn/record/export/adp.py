@@ -143,7 +143,7 @@ def read(path: Path, *, render: bool = False) -> Iterator[Group | Conversation]:
         try:
             details = data.get("details") or {}
             if "sojourn" in details and not render:
-                groups.add(json.loads(details["sojourn"]))
+                groups.add({"run": details.get("run", ""), **json.loads(details["sojourn"])})
             else:
                 yield _conversation(data, details, where)
         except MALFORMED as error:

@@ -138,7 +138,7 @@ def read(path: Path, *, render: bool = False) -> Iterator[Group | Conversation]:
             yield from foreign_conversations(record, where)
             continue
         try:
-            groups.add(record["sojourn"])
+            groups.add({"run": record.get("run", ""), **record["sojourn"]})
         except MALFORMED as error:
             raise malformed(where, error, EXAMPLES["messages"]) from error
     yield from groups

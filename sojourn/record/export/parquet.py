@@ -28,7 +28,7 @@ UNIT = "row"
 SUFFIX = ".parquet"  # of the names of its files
 ROWS = 2000  # of a row group, which is in memory at once
 OWN_COLUMNS = frozenset({"said_json", "task_json", "logprobs"})  # columns that no program but this one writes
-LATER_COLUMNS = ("origin", "reused_in", "notes_json")  # which an older Sojourn did not write
+LATER_COLUMNS = ("origin", "reused_in", "notes_json", "branch_json")  # which an older Sojourn did not write
 JSON = ("said", "shown", "recalled", "tools", "info", "state")  # of a turn
 
 
@@ -54,7 +54,7 @@ def schema() -> Any:
         "oldest_version": whole, "newest_version": whole, "stop": text, "temperature": real,
         "allowed": pa.list_(pa.list_(whole)), "reward": real, "images": pa.list_(text),
         **{f"{name}_json": text for name in JSON}, "notes_json": text,
-        "score": pa.float32(), "parts_json": text, "advantages": pa.list_(pa.float32()),
+        "score": pa.float32(), "parts_json": text, "advantages": pa.list_(pa.float32()), "branch_json": text,
     }  # fmt: skip
     return pa.schema(list(columns.items()))
 
@@ -105,6 +105,7 @@ def _facts(run: str, entry: EpisodeRow, played: PlayedEpisode) -> dict[str, Any]
         "episode": _plain(episode.id), "env": _plain(episode.task.env),
         "task": episode.task.id, "split": _plain(episode.task.split), "task_json": _json(to_plain(episode.task)),
         "error_json": _json(episode.error), "seconds": float(episode.seconds),
+        "branch_json": None if episode.branch is None else _json(to_plain(episode.branch)),
     }  # fmt: skip
 
 
@@ -174,9 +175,11 @@ def _opened(path: Path) -> Iterator[Any]:
 
 def _piece(row: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a row in the form that `exact.Groups` reads."""
-    names = ("stage", "step", "place", "slot", "episode", "seconds", "seat", "agent", "ending", "trainable")
+    names = ("run", "stage", "step", "place", "slot", "episode", "seconds", "seat", "agent", "ending", "trainable")
     piece = {name: row[name] for name in names}
     piece |= {"task": json.loads(row["task_json"]), "error": json.loads(row["error_json"]), "turns": []}
+    piece |= {"model": row["model_name"]} if row["model_name"] is not None else {}
+    piece |= {"branch": json.loads(row["branch_json"])} if row.get("branch_json") else {}
     if row["turn"] is None and row["reward"] is not None:
         piece |= {"unacted_reward": row["reward"], "unacted_info": json.loads(row["info_json"])}
     if row["turn"] is not None:

@@ -252,7 +252,7 @@ class _Parser:
         """Yields one value, or several that are separated by commas."""
         while True:
             value = self._value(key, _ITEM)
-            yield value.lower() if key in CHOICES else value
+            yield value.lower() if key in CHOICES else _plain_number(value) if key == "seed" else value
             if self.text[self.at : self.at + 1] != ",":
                 return
             self.at += 1
@@ -302,6 +302,11 @@ def _number(key: str, text: str) -> float:
     if abs(value) >= 2**63:
         raise QueryError(f"{key}:{text:.40} is larger than any recorded number: expected less than 2^63")
     return value
+
+
+def _plain_number(text: str) -> str:
+    """Returns a whole number as the index has it, such as 7 for 007."""
+    return str(int(text)) if re.fullmatch(r"[-+]?[0-9]{1,40}", text) else text
 
 
 def _number_text(value: float) -> str:

@@ -1,9 +1,12 @@
 """What a run on Ray takes is known before there is a cluster."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from sojourn.abilities import FurtherModel
+from sojourn.backends.ray import cluster
 from sojourn.backends.ray.backend import Ray
 from sojourn.backends.ray.plan import size_of
 from sojourn.backends.ray.processes import EnvWorkers, ModelProcesses, TrainerRanks
@@ -68,6 +71,22 @@ def test_gpus_that_would_be_idle_are_refused(monkeypatch):
     BACKEND.check(MODEL)
     with pytest.raises(ConfigError, match=r"backend\.trainer\.gpus = 2"):
         build("backend", {"name": "ray", "trainer": {"gpus": 2}})
+
+
+def test_gpus_that_this_machine_does_not_have_are_refused_before_a_cluster_is_started(monkeypatch):
+    BACKEND.check(MODEL)  # the cluster of these tests is there, so it is asked when places are reserved
+    further = {"rival": FurtherModel(samplers=2, trainers=0, model=MODEL)}
+    monkeypatch.setattr(cluster, "imported", lambda: SimpleNamespace(is_initialized=lambda: False))
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    with pytest.raises(ConfigError, match=r"^backend 'ray' needs 3 GPUs \(3 x 1 for samplers\), but a cluster that is"):
+        BACKEND.check(MODEL)
+    two = replace(BACKEND, samplers=Samplers(replicas=2, gpus=1))
+    two.check(MODEL)
+    with pytest.raises(ConfigError, match=r"needs 4 GPUs \(2 x 1 for samplers, 2 x 1 for samplers of models.rival\)"):
+        two.plan_models(further)
+    on_paper = replace(BACKEND, address="10.0.0.1:6379")
+    on_paper.check(MODEL)
+    assert on_paper.plan_models(further)
 
 
 def test_a_model_that_is_not_here_has_no_size_yet(tmp_path):
