@@ -123,9 +123,7 @@ def earlier_answers(run: str) -> AnswerStore:
 
 def has_answers(run: Path) -> bool:
     """Says whether a run folder holds answers, which were paid for."""
-    if not (run / FILE).is_file():
-        return False
-    if not (run / FILE).stat().st_size:
+    if not (run / FILE).is_file() or not (run / FILE).stat().st_size:
         return False
     with closing(_open_file(run / FILE, False)) as database:
         return database.execute("SELECT 1 FROM answers LIMIT 1").fetchone() is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 
@@ -14,8 +15,10 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(address, uri=True, timeout=BUSY_S)
     try:
         database.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
-    except sqlite3.OperationalError:  # a folder that cannot be written cannot hold the log's shared memory
+    except sqlite3.OperationalError:
         database.close()
+        if os.access(path.parent, os.W_OK):
+            raise  # locked, say; in a folder that cannot be written there is no shared memory for the log
         return sqlite3.connect(f"{address}&immutable=1", uri=True)
     except sqlite3.Error:
         database.close()
