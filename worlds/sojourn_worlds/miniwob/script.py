@@ -65,8 +65,6 @@ const settle = async () => {  // the icons are asked for each time: Chromium dro
     if (icons.every(icon => icon.naturalWidth)) return true;
   }
   return false;
-<<<<<<< HEAD
-=======
 };
 const DRAWN = ['backgroundImage', 'listStyleImage', 'borderImageSource'];
 const pictured = async () => {  // Chromium asks for what a style sheet draws when something shows it first
@@ -77,7 +75,6 @@ const pictured = async () => {  // Chromium asks for what a style sheet draws wh
   }
   await Promise.all([...shownNow].map(ask).map(loaded));
   return painted();
->>>>>>> mendweb
 };
 const reset = async (seed, ms, mayPay, are, mode) => {
   if (!await settle()) throw new Error('an icon of the page could not be loaded');
