@@ -2,6 +2,7 @@
 
     python benchmarks/miniwob_all.py                  # hours; a killed one goes on where it was, in `--folder`
     python benchmarks/miniwob_all.py --seeds 0 --dry
+    python benchmarks/miniwob_all.py --until cloned   # without RL
     OMP_NUM_THREADS=2 python benchmarks/miniwob_all.py --seeds 0 --workers 1 --add  # on both cores; adds to the result
     python benchmarks/miniwob_all.py --cloning backend.device=cuda --training backend.device=cuda   # of other settings
 
@@ -57,7 +58,7 @@ def settings(name: str, seed: int, folder: Path, overrides: Sequence[str] = ()) 
 
 def trained(seed: int, folder: Path, overrides: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Returns the figures of a seed, of what was cloned and of what was trained; makes what is not there yet."""
-    return {name: figures(name, seed, folder, overrides[name]) for name in RECIPES}
+    return {name: figures(name, seed, folder, of) for name, of in overrides.items()}
 
 
 def figures(name: str, seed: int, folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
@@ -72,7 +73,8 @@ def figures(name: str, seed: int, folder: Path, overrides: Sequence[str]) -> dic
     if found.pop("recipe") != wanted:
         raise RuntimeError(f"{path} is of another recipe: remove its folder, or give another --folder")
     print(f"seed {seed}, {name}: {over(found['pages'])}", file=sys.stderr, flush=True)
-    return found
+    evaluations = [{"name": one["name"], "success": one["success"]} for one in found["evaluations"]]
+    return {**found, "evaluations": evaluations}  # of which `pages` says more than their tags
 
 
 def over(pages: Mapping[str, float]) -> dict[str, float]:
@@ -85,7 +87,7 @@ def over(pages: Mapping[str, float]) -> dict[str, float]:
 def summary(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Returns the means over seeds with their intervals, of each set of pages and of each page."""
     found: dict[str, Any] = {}
-    for name in RECIPES:
+    for name in next(iter(runs.values())):
         pages = [of[name]["pages"] for of in runs.values()]
         means = [over(own) for own in pages]
         found[name] = {
@@ -96,8 +98,8 @@ def summary(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def page_table(cloned: Mapping[str, float], trained: Mapping[str, float]) -> str:
-    """Returns a Markdown table of the pages with an expert and without, by their success after RL, each with that after
-    cloning where this is another by 15 points or more."""
+    """Returns a Markdown table of the pages with an expert and without, by their success in the end, each with that
+    after cloning where this is another by 15 points or more."""
     lines = ["| pages | success | number | |", "|---|---|---|---|"]
     for kind, own in (("with an expert", list(EXPERTS)), ("without", [p for p in cloned if p not in EXPERTS])):
         for tenth in range(10, -1, -1):
@@ -115,20 +117,24 @@ def main(given: Sequence[str]) -> None:
     parser.add_argument("--seeds", type=lambda text: [int(s) for s in text.split(",")], default=list(SEEDS))
     parser.add_argument("--workers", type=int, default=2, help="trainings at once, of one thread each by default")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "sojourn-miniwob-all")
+    parser.add_argument("--until", choices=list(RECIPES), default="trained", help="the last of the two trainings")
     parser.add_argument("--cloning", nargs="*", default=[], help="overrides of clone.toml; {seed} stands for the seed")
     parser.add_argument("--training", nargs="*", default=[], help="overrides of train.toml, likewise")
     parser.add_argument("--add", action="store_true", help="add to the result: what it has is not made again")
     parser.add_argument("--dry", action="store_true", help="build the recipes, run nothing")
     options = parser.parse_args(given)
     overrides = {"cloned": options.cloning, "trained": options.training}
+    if options.until == "cloned":
+        del overrides["trained"]
     if options.dry:
-        for name in RECIPES:
+        for name in overrides:
             table(recipe(name), settings(name, options.seeds[0], options.folder, overrides[name]))
             print(f"{RECIPES[name]} can be built")
         return
     options.folder.mkdir(parents=True, exist_ok=True)
     folder = options.folder.resolve()
-    known = recorded("miniwob_all") if options.add else {}
+    result = "miniwob_all" if options.until == "trained" else "miniwob_all_cloned"
+    known = recorded(result) if options.add else {}
     seeds = [seed for seed in options.seeds if str(seed) not in known]
     with ThreadPoolExecutor(options.workers) as pool:
         attempts = pool.map(lambda s: attempted(lambda: trained(s, folder, overrides), f"seed {s}"), seeds)
@@ -138,12 +144,12 @@ def main(given: Sequence[str]) -> None:
     if not runs:
         sys.exit("no training ended well")
     found = summary(runs)
-    for name in RECIPES:
+    for name in found:
         print(name, {key: shown(value) for key, value in found[name]["sets"].items()})
-    print(page_table(found["cloned"]["pages"], found["trained"]["pages"]))
+    print(page_table(found["cloned"]["pages"], found[options.until]["pages"]))
     reported = options.add or options.seeds == list(SEEDS)
     figures_of_all = {"overrides": overrides, "summary": found, "runs": runs}
-    print(write("miniwob_all", figures_of_all, **({} if reported else {"folder": folder})))
+    print(write(result, figures_of_all, **({} if reported else {"folder": folder})))
 
 
 if __name__ == "__main__":
