@@ -68,13 +68,14 @@ def figures(name: str, seed: int, folder: Path, overrides: Sequence[str]) -> dic
         finish(recipe(name), own, wanted, run)
         summary = json.loads(execute([sys.executable, "-c", EVALUATE, str(run)]).splitlines()[-1])
         pages = {page: round(summary["tags"][page]["success"]["mean"], 4) for page in page_names()}
-        path.write_text(json.dumps({"pages": pages, **measured(run), "commit": commit(), "recipe": wanted}))
+        of_run = measured(run)
+        of_run["evaluations"] = [{"name": one["name"], "success": one["success"]} for one in of_run["evaluations"]]
+        path.write_text(json.dumps({"pages": pages, **of_run, "commit": commit(), "recipe": wanted}))
     found = json.loads(path.read_text())
     if found.pop("recipe") != wanted:
         raise RuntimeError(f"{path} is of another recipe: remove its folder, or give another --folder")
     print(f"seed {seed}, {name}: {over(found['pages'])}", file=sys.stderr, flush=True)
-    evaluations = [{"name": one["name"], "success": one["success"]} for one in found["evaluations"]]
-    return {**found, "evaluations": evaluations}  # of which `pages` says more than their tags
+    return found
 
 
 def over(pages: Mapping[str, float]) -> dict[str, float]:
