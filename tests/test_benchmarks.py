@@ -273,11 +273,13 @@ def test_what_plays_all_pages_of_miniwob_begins_with_what_was_cloned(tmp_path, m
     monkeypatch.setattr(miniwob_all, "table", lambda path, settings: {"settings": list(settings)})
     monkeypatch.setattr(miniwob_all, "finish", lambda path, settings, wanted, run: run.mkdir(parents=True))
     monkeypatch.setattr(miniwob_all, "execute", lambda command: began.append(command) or json.dumps(summary))
-    monkeypatch.setattr(miniwob_all, "measured", lambda run: {})
+    of_run = {"name": "warmup", "success": [0.5, 0.4, 0.6], "tags": {"click-test": [1.0, 0.3, 1.0]}}
+    monkeypatch.setattr(miniwob_all, "measured", lambda run: {"evaluations": [of_run]})
     overrides = {"cloned": ["groups.path=demos/{seed}"], "trained": []}
     for _ in range(2):  # the second time all is there
         found = miniwob_all.trained(3, tmp_path, overrides)
         assert found["trained"]["pages"] == dict.fromkeys(miniwob_all.page_names(), 0.5)
+        assert found["cloned"]["evaluations"] == [{"name": "warmup", "success": [0.5, 0.4, 0.6]}]
     cloned, played = (Path(command[-1]) for command in began)
     assert miniwob_all.settings("trained", 3, tmp_path) == ["seed=3", f"model.weights={cloned}"]
     assert miniwob_all.settings("cloned", 3, tmp_path, overrides["cloned"]) == ["seed=3", "groups.path=demos/3"]
@@ -288,8 +290,16 @@ def test_what_plays_all_pages_of_miniwob_begins_with_what_was_cloned(tmp_path, m
 
 
 def test_the_recipes_of_all_pages_of_miniwob_can_be_built(capsys):
-    miniwob_all.main(["--dry"])
-    assert len(capsys.readouterr().out.splitlines()) == 2
+    for until, count in (("trained", 2), ("cloned", 1)):
+        miniwob_all.main(["--dry", "--until", until])
+        assert len(capsys.readouterr().out.splitlines()) == count
+
+
+def test_the_table_of_pages_says_where_they_began():
+    cloned = dict.fromkeys(miniwob_all.page_names(), 0.5)
+    table = miniwob_all.page_table(cloned, {**cloned, "click-test": 0.8, "simon-says": 0.6})
+    assert "| with an expert | 80% | 1 | click-test (from 50%) |" in table.splitlines()
+    assert "| without | 60% | 1 | simon-says |" in table.splitlines()
 
 
 async def test_worked_examples_are_what_the_expert_does():
