@@ -124,6 +124,8 @@ def main(given: Sequence[str]) -> None:
     parser.add_argument("--add", action="store_true", help="add to the result: what it has is not made again")
     parser.add_argument("--dry", action="store_true", help="build the recipes, run nothing")
     options = parser.parse_args(given)
+    if options.add and (options.cloning or options.training):
+        parser.error("--add with overrides: the result has runs of the recipes as they are, leave one of them out")
     overrides = {"cloned": options.cloning, "trained": options.training}
     if options.until == "cloned":
         del overrides["trained"]

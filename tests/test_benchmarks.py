@@ -295,6 +295,12 @@ def test_the_recipes_of_all_pages_of_miniwob_can_be_built(capsys):
         assert len(capsys.readouterr().out.splitlines()) == count
 
 
+def test_runs_of_other_settings_are_not_added_to_the_result_of_all_pages(capsys):
+    with pytest.raises(SystemExit):
+        miniwob_all.main(["--add", "--cloning", "model.dtype=fp32"])
+    assert "--add with overrides: the result has runs of the recipes as they are" in capsys.readouterr().err
+
+
 def test_the_table_of_pages_says_where_they_began():
     cloned = dict.fromkeys(miniwob_all.page_names(), 0.5)
     table = miniwob_all.page_table(cloned, {**cloned, "click-test": 0.8, "simon-says": 0.6})

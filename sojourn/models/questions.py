@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 
 from sojourn.errors import RecordError
 from sojourn.files import require_regular
-from sojourn.models.reading import open_to_read
+from sojourn.models.reading import BUSY_S, open_to_read
 from sojourn.types import Message, Role
 
 FILE = "questions.sqlite"  # in the run folder
 MOST_CHARACTERS = 4_000  # of an answer
-BUSY_S = 30.0  # for which one process waits while another writes
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS questions (
     key TEXT PRIMARY KEY, episode TEXT NOT NULL, conversation TEXT NOT NULL, asked REAL NOT NULL, until REAL NOT NULL,

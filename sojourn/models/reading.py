@@ -6,7 +6,7 @@ import os
 import sqlite3
 from pathlib import Path
 
-BUSY_S = 30.0  # for which who reads waits while another process writes
+BUSY_S = 30.0  # for which one process waits while another writes
 
 
 def open_to_read(path: Path) -> sqlite3.Connection:

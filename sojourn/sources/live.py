@@ -28,9 +28,7 @@ from sojourn.types import Ending, Episode, Group, Task, Trajectory
 
 log = logging.getLogger(__name__)
 ENV = "live"  # of the tasks of sessions
-UNSERVED_S = (
-    5.0  # for which a step waits before it says that nobody serves: a service that begins takes its lock by then
-)
+UNSERVED_S = 5.0  # for which a step waits until it says that nobody serves: who begins to serve has its lock by then
 
 
 @dataclass(frozen=True, kw_only=True)

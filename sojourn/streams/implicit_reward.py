@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, NamedTuple
@@ -142,8 +143,10 @@ def _cross_entropy(sums: Values, rewarded: Any, seats: Sequence[Hashable]) -> Ju
 def _dpo(sums: Values, rewarded: Any, seats: Sequence[Hashable]) -> Judged:
     """Computes the loss over the pairs of a rewarded and an unrewarded trajectory of the same seat of a group."""
     gradients, errors, ranked = np.zeros(len(sums)), [], []
-    for seat in dict.fromkeys(seats):
-        places = np.array([n for n, other in enumerate(seats) if other == seat])
+    members = defaultdict[Hashable, list[int]](list)
+    for number, seat in enumerate(seats):
+        members[seat].append(number)
+    for places in map(np.array, members.values()):
         for better in places[rewarded[places]]:
             for worse in places[~rewarded[places]]:
                 gap = float(sums[better] - sums[worse])

@@ -189,7 +189,7 @@ async def test_a_visit_by_hand() -> None:
 
 
 async def test_key_nodes_count_in_their_order() -> None:
-    """Who sees the second first is paid for both when the first is seen."""
+    """A visitor who sees the second key page first is paid for both when it sees the first."""
     family = WebNav(goal="answer", hops=2, turns=200)
     seen = 0
     for number in range(60):

@@ -26,8 +26,8 @@ class AEM(Wrapped):
 
     H is the turn's mean token entropy, rescaled from 0 for the lowest of the group to 1 for the highest. Where the
     highest and the lowest differ by less than `min_entropy_range` nats, nothing changes. A turn without tokens does not
-    count. The source is an account of
-    the paper, which gives this rule, both defaults included, without the numbers of its equations.
+    count. The source is an account of the paper, which gives this rule, both defaults included, without the numbers of
+    its equations.
     """
 
     base: Annotated[Estimator, Kind("estimator")] = field(default_factory=GRPO)

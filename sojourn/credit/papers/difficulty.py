@@ -59,11 +59,10 @@ class Difficulty(Wrapped):
         self._extremes[:] = state.get("extremes", [])  # runs before 25 November 2026 have none
 
     def _weights(self, difficulties: Values) -> Values:
-        if not self.task_key:
-            known = difficulties[np.isfinite(difficulties)]
-            mean = float(known.mean()) if len(known) else 0.0
-            return difficulties / mean if mean > 0 else np.ones_like(difficulties)
         known = np.isfinite(difficulties)
+        if not self.task_key:
+            mean = float(difficulties[known].mean()) if known.any() else 0.0
+            return difficulties / mean if mean > 0 else np.ones_like(difficulties)
         so_far = [*self._extremes, *difficulties[known].tolist()]
         self._extremes[:] = [min(so_far), max(so_far)] if so_far else []
         if not so_far or min(so_far) == max(so_far):
