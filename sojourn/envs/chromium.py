@@ -14,15 +14,19 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sojourn.envs.variables import inherited_variables
-from sojourn.errors import ConfigError
+from sojourn.errors import ConfigError, InfrastructureError
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Playwright
+
+T = TypeVar("T")
 
 FLAGS = (
     *("--headless=new", "--disable-gpu", "--disable-quic", "--no-first-run"),
@@ -40,6 +44,7 @@ HELPERS = ("/usr/lib/chromium/chrome-sandbox", "/opt/google/chrome/chrome-sandbo
 TRY_UNSHARE = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare({}) != 0)"
 NEW_USER_AND_PID = 0x10000000 | 0x20000000
 ANSWER_S = 10.0
+STOPPING_S = 5.0
 MAX_REQUEST_BYTES = 65536
 # Chromium sends this request by itself, for any page with a field.
 CHROMIUM_OWN_REQUEST = b"CONNECT content-autofill.googleapis.com:443 "
@@ -123,6 +128,82 @@ async def is_responsive(browser: Browser, errors: tuple[type[BaseException], ...
     except (TimeoutError, *errors):
         return False
     return True
+
+
+def first_line(error: BaseException) -> str:
+    """Returns the first line of what an error of Playwright says, which is followed by the log of the call."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+class SharedChromium:
+    """One Chromium for all plays of a world. It is launched when a play first asks for it, and again after it died."""
+
+    def __init__(self, program: str, world: str) -> None:
+        from playwright.async_api import Error  # imported only when a world is opened
+
+        self.program = program
+        self.world = world
+        self.errors: tuple[type[BaseException], ...] = (Error, OSError)
+        self._launching = asyncio.Lock()
+        self._playwright: Playwright | None = None
+        self._browser: Browser | None = None
+        self._closed = False
+
+    async def open(self) -> None:
+        """Launches the browser. Raises `ConfigError` where the program does not start as one."""
+        try:
+            await self.launched()
+        except self.errors as error:
+            raise ConfigError(f"{self.program} does not start as Chromium: {first_line(error)}") from error
+
+    def is_current(self, browser: Browser) -> bool:
+        """Returns whether this is the browser that plays get now, and lives."""
+        return browser is self._browser and browser.is_connected()
+
+    async def launched(self) -> Browser:
+        """Returns the browser, and launches one where there is none. Raises `InfrastructureError` after the close."""
+        async with self._launching:
+            if self._closed:
+                raise InfrastructureError(f"the world {self.world} was closed while an episode asked for its browser")
+            if self._browser is not None and self._browser.is_connected():
+                return self._browser
+            await self._stop()
+            from playwright.async_api import async_playwright
+
+            self._playwright = playwright = await async_playwright().start()
+            self._browser = await launch(playwright, self.program)
+            return self._browser
+
+    async def use(self, work: Callable[[Browser], Awaitable[T]]) -> T:
+        """Returns what `work` makes of the browser; where it fails and the browser does not answer, launches another
+        and tries once more. A browser whose driver died still calls itself connected."""
+        browser = await self.launched()
+        try:
+            return await work(browser)
+        except self.errors:
+            if await is_responsive(browser, self.errors):
+                raise
+            async with self._launching:
+                if self._browser is browser:
+                    await self._stop()
+            return await work(await self.launched())
+
+    def retire(self) -> None:
+        """Launches no other browser from now on."""
+        self._closed = True
+
+    async def close(self) -> None:
+        """Ends the browser for good."""
+        self.retire()
+        async with self._launching:
+            await self._stop()
+
+    async def _stop(self) -> None:
+        browser, playwright, self._browser, self._playwright = self._browser, self._playwright, None, None
+        for part in (browser.close if browser else None, playwright.stop if playwright else None):
+            if part is not None:
+                with suppress(TimeoutError, Exception):  # it may already be dead, in ways that Playwright does not name
+                    await asyncio.wait_for(part(), STOPPING_S)
 
 
 class BlockingProxy:

@@ -171,6 +171,33 @@ async def test_a_browser_whose_close_is_given_up_is_closed(others: set[psutil.Pr
     assert not left
 
 
+async def test_chromium_that_died_is_not_the_agents_fault_and_the_next_episode_works(
+    others: set[psutil.Process], web: Shop
+) -> None:
+    play = web.make(web.tasks("train")[0])
+    await play.start()
+    for process in set(psutil.Process().children(recursive=True)) - others:
+        if "chrom" in process.name():
+            process.kill()
+    with pytest.raises(InfrastructureError, match="Chromium failed in the shop"):
+        await play.step("agent", say("search[sofa]"))
+    await play.close()
+    plays = [web.make(web.tasks("train")[number]) for number in (0, 1)]
+    first, _ = await asyncio.gather(*(one.start() for one in plays))
+    assert first.messages[0].text == "Search the shop."
+    for one in plays:
+        await one.close()
+
+
+async def test_a_program_that_is_no_chromium_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("playwright")
+    monkeypatch.setenv("SOJOURN_CHROMIUM", "true")
+    family = Shop(surface="web", **FIELDS)
+    with pytest.raises(ConfigError, match="does not start as Chromium"):
+        await family.open()
+    await family.close()
+
+
 async def test_a_server_may_be_stopped_before_its_start() -> None:
     server = Server(app(generate(200, 0)))
     server.stop()

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from sojourn.envs.chromium import BlockingProxy, find_chromium, is_responsive, launch
+from sojourn.envs.chromium import BlockingProxy, SharedChromium, find_chromium, first_line, is_responsive
 from sojourn.errors import ConfigError, InfrastructureError, MissingExtraError
 from sojourn_worlds.miniwob.facts import html_folder
 from sojourn_worlds.miniwob.script import INIT_SCRIPT
 from sojourn_worlds.miniwob.serve import PagesServer
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser, BrowserContext, JSHandle, Page, Playwright
+    from playwright.async_api import Browser, BrowserContext, JSHandle, Page
 
 VIEWPORT = {"width": 500, "height": 320}
 CLOSING_S = 5.0
@@ -126,20 +126,15 @@ class Chromium:
 
     def __init__(self, chromium: str, contexts: int, loaded: int, folder: Path) -> None:
         try:
-            from playwright.async_api import Error
+            self._shared = SharedChromium(chromium, "miniwob")
         except ImportError as error:
             raise MissingExtraError("miniwob drives Chromium: pip install 'sojourn-worlds[miniwob]'") from error
-        self.errors: tuple[type[BaseException], ...] = (Error, OSError)
-        self._executable = chromium
+        self.errors = self._shared.errors
         self._most = max(1, loaded // contexts)
         self._slots = asyncio.Semaphore(contexts)
-        self._launching = asyncio.Lock()
         self._idle: list[Tab] = []
         self._background_tasks: set[asyncio.Task[Any]] = set()
         self._walls: set[BlockingProxy] = set()
-        self._playwright: Playwright | None = None
-        self._browser: Browser | None = None
-        self._closed = False
         self.server = PagesServer(folder)
 
     async def open(self) -> None:
@@ -153,27 +148,13 @@ class Chromium:
 
     async def _open(self) -> None:
         await self.server.start()
-        await self.launch()
+        await self._shared.open()
 
     async def _give_up(self, opening: asyncio.Future[None]) -> None:
         await asyncio.wait({opening})
         if not opening.cancelled():
             opening.exception()  # retrieved here, as nobody else awaits it
         await self._close()
-
-    async def launch(self) -> Browser:
-        """Returns the browser, and launches it (again) when there is none."""
-        async with self._launching:
-            if self._closed:
-                raise InfrastructureError("the miniwob world was closed while an episode asked for its browser")
-            if self._browser is not None and self._browser.is_connected():
-                return self._browser
-            await self._stop()
-            from playwright.async_api import async_playwright
-
-            self._playwright = playwright = await async_playwright().start()
-            self._browser = await launch(playwright, self._executable)
-            return self._browser
 
     async def failed_itself(self, tab: Tab) -> bool:
         """Returns whether the whole browser failed, and not the tab's page alone."""
@@ -205,7 +186,7 @@ class Chromium:
 
     def _usable(self, tab: Tab) -> bool:
         clean = tab.reusable and not tab.tainted and tab.wall.refused == 0
-        return clean and tab.browser is self._browser and tab.browser.is_connected()
+        return clean and self._shared.is_current(tab.browser)
 
     def _resume(self, page: str) -> Tab | None:
         for tab in [tab for tab in self._idle if not self._usable(tab)]:
@@ -217,28 +198,18 @@ class Chromium:
         return self._idle.pop(index)
 
     async def _new_tab(self) -> Tab:
-        creation = self._in_background(self._create_tab())
+        creation = self._in_background(self._shared.use(self._create_tab_in))
         try:
             return await asyncio.shield(creation)
         except asyncio.CancelledError:
             creation.add_done_callback(self._adopt)  # its caller has gone: the next episode takes it
             raise
         except self.errors as error:
-            raise InfrastructureError(f"Chromium gave no new context: {_first_line(error)}") from error
+            raise InfrastructureError(f"Chromium gave no new context: {first_line(error)}") from error
 
     def _adopt(self, creation: asyncio.Future[Tab]) -> None:
         if not creation.cancelled() and creation.exception() is None:
             self._put(creation.result())
-
-    async def _create_tab(self) -> Tab:
-        browser = await self.launch()
-        try:
-            return await self._create_tab_in(browser)
-        except self.errors:  # a browser whose driver died still calls itself connected: launch another, once
-            async with self._launching:
-                if self._browser is browser:
-                    await self._stop()
-            return await self._create_tab_in(await self.launch())
 
     async def _create_tab_in(self, browser: Browser) -> Tab:
         wall = BlockingProxy()
@@ -277,24 +248,16 @@ class Chromium:
         tab.wall.close()
         self._walls.discard(tab.wall)
 
-    async def _stop(self) -> None:
-        browser, playwright, self._browser, self._playwright = self._browser, self._playwright, None, None
-        for part in (browser.close if browser else None, playwright.stop if playwright else None):
-            if part is not None:
-                with suppress(TimeoutError, Exception):  # it may already be dead, in ways that Playwright does not name
-                    await asyncio.wait_for(part(), CLOSING_S)
-
     async def close(self) -> None:
         """Closes all of it, also where the caller is cancelled."""
         await asyncio.shield(self._close())
 
     async def _close(self) -> None:
-        self._closed = True
+        self._shared.retire()
         if self._background_tasks:
             await asyncio.gather(*self._background_tasks, return_exceptions=True)
         self._idle = []
-        async with self._launching:
-            await self._stop()
+        await self._shared.close()
         for wall in self._walls:
             wall.close()
         self._walls.clear()
@@ -303,13 +266,12 @@ class Chromium:
 
 async def open_chromium(chromium: str | None, contexts: int, loaded: int = 1) -> Chromium:
     """Serves the pages of `miniwob` and launches Chromium; raises `ConfigError` where it does not start."""
-    program = find_chromium(chromium)
-    pool = Chromium(program, contexts, loaded, html_folder())
+    pool = Chromium(find_chromium(chromium), contexts, loaded, html_folder())
     try:
         await pool.open()
-    except pool.errors as error:
+    except (ConfigError, OSError):
         await pool.close()
-        raise ConfigError(f"{program} does not start as Chromium: {str(error).splitlines()[0]}") from error
+        raise
     return pool
 
 
@@ -317,7 +279,3 @@ def _retrieve(task: asyncio.Future[Any]) -> None:
     """Takes what a task failed with, so that it is not reported as an error that nobody saw."""
     if not task.cancelled():
         task.exception()
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

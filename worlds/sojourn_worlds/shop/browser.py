@@ -11,12 +11,12 @@ fails as a whole is a failure of the infrastructure.
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
 
 try:
     from playwright.async_api import Browser as Chromium
-    from playwright.async_api import BrowserContext, Error, Page, Playwright, async_playwright
+    from playwright.async_api import BrowserContext, Error, Page
 except ModuleNotFoundError as error:
     from sojourn.errors import MissingExtraError
 
@@ -25,7 +25,7 @@ except ModuleNotFoundError as error:
         "pip install 'sojourn-worlds[shop]' playwright"
     ) from None
 
-from sojourn.envs.chromium import BlockingProxy, find_chromium, is_responsive, launch
+from sojourn.envs.chromium import BlockingProxy, SharedChromium, find_chromium, first_line, is_responsive
 from sojourn.errors import ActionError, InfrastructureError
 from sojourn.threads import run_to_end
 from sojourn.types import Message, Observation, Role, Step
@@ -46,45 +46,56 @@ FIND = """number => {const e = document.querySelectorAll("[data-click]")[number]
 
 @dataclass(eq=False)
 class Browser:
-    """The site's server and one Chromium, shared by all episodes; an episode is a tab with a session of its own."""
+    """The site's server and one Chromium, shared by all episodes; an episode is a tab with a session of its own. Where
+    Chromium died, the next episode launches it again."""
 
     site: Site
     server: Server
-    playwright: Playwright
-    chromium: Chromium
-    context: BrowserContext
+    chromium: SharedChromium
     wall: BlockingProxy
+    context: BrowserContext | None = None
+    making: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @classmethod
     async def open(cls, store: Store) -> Browser:
         site = Site(store)
-        path, server = find_chromium(), Server(site.app)
-        playwright, wall = await async_playwright().start(), BlockingProxy()
+        chromium = SharedChromium(find_chromium(), "shop")
+        opened = cls(site, Server(site.app), chromium, BlockingProxy())
         try:
-            await wall.start()
-            chromium = await launch(playwright, path)
-            context = await chromium.new_context(**wall.context_options(server.url.removeprefix("http://")))
-            await asyncio.to_thread(server.start)
+            await opened.wall.start()
+            await chromium.open()
+            await asyncio.to_thread(opened.server.start)
         except BaseException:
-            await asyncio.shield(_end(playwright, server, wall))
+            await opened.close()
             raise
-        return cls(site, server, playwright, chromium, context, wall)
+        return opened
 
     async def close(self) -> None:
         """Closes all of it, also where the caller is cancelled."""
-        await asyncio.shield(_end(self.playwright, self.server, self.wall, self.context, self.chromium))
+        await asyncio.shield(self._close())
+
+    async def _close(self) -> None:
+        async with AsyncExitStack() as ends:  # where one fails to close, the others are closed all the same
+            ends.callback(self.wall.close)
+            ends.push_async_callback(run_to_end, self.server.stop)
+            ends.push_async_callback(self.chromium.close)
+
+    async def tab(self) -> Page:
+        """Returns a new tab. Raises `InfrastructureError` where Chromium gives none."""
+        try:
+            return await self.chromium.use(self._tab_in)
+        except self.chromium.errors as error:
+            raise InfrastructureError(f"Chromium gave the shop no new tab: {first_line(error)}") from error
+
+    async def _tab_in(self, chromium: Chromium) -> Page:
+        async with self.making:
+            if self.context is None or self.context.browser is not chromium:
+                own = self.server.url.removeprefix("http://")
+                self.context = await chromium.new_context(**self.wall.context_options(own))
+            return await self.context.new_page()
 
     def play(self, goal: Goal, *, key: str, choices: bool) -> WebPlay:
         return WebPlay(self, goal, key, choices, self.site.enter())
-
-
-async def _end(playwright: Playwright, server: Server, wall: BlockingProxy, *opened: BrowserContext | Chromium) -> None:
-    async with AsyncExitStack() as ends:  # where one fails to close, the others are closed all the same
-        ends.callback(wall.close)
-        ends.push_async_callback(run_to_end, server.stop)
-        ends.push_async_callback(playwright.stop)
-        for resource in reversed(opened):
-            ends.push_async_callback(resource.close)
 
 
 @dataclass(eq=False)
@@ -105,7 +116,7 @@ class WebPlay:
         return self.browser.site.sessions[self.name]
 
     async def start(self) -> Observation:
-        tab = self.tab = await self.browser.context.new_page()
+        tab = self.tab = await self.browser.tab()
         await tab.goto(f"{self.browser.server.url}/s/{self.name}/", wait_until="domcontentloaded")
         return await self._observe(tab, instructions(self.goal))
 
@@ -117,8 +128,9 @@ class WebPlay:
             async with asyncio.timeout(STEP_S):
                 return await self._apply(agent, self.tab, verb, argument)
         except (TimeoutError, Error) as error:
-            if not await is_responsive(self.browser.chromium, (Error,)):
-                raise InfrastructureError(f"Chromium failed in the shop: {str(error).splitlines()[:1]}") from error
+            browser = self.tab.context.browser
+            if browser is None or not await is_responsive(browser, self.browser.chromium.errors):
+                raise InfrastructureError(f"Chromium failed in the shop: {first_line(error)}") from error
             self.lost = True
             return Step(None, {agent: 0.0}, done=True, success=False, info={"lost": 1.0})
 
@@ -131,9 +143,10 @@ class WebPlay:
         return bought(agent, judge(product, dict(purchase.chosen), self.goal))
 
     async def close(self) -> None:
-        if self.tab is not None:
-            await self.tab.close()
         self.browser.site.leave(self.name)
+        if self.tab is not None:
+            with suppress(Error):  # where Chromium died, the tab is gone
+                await self.tab.close()
 
     def state_key(self) -> str:
         return f"{self.key}/{address(self.session.state)}"
