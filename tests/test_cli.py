@@ -43,6 +43,7 @@ def folder(tmp_path: Path) -> Path:
         (["eval", "r.toml", "--greedy", "evaluation.temperature=1"], "--greedy gives the value of 'evaluation.tempera"),
         (["train", "r.toml", "model.name=nowhere/no-such-model"], "nowhere/no-such-model"),
         (["train", "r.toml", "--dry", "model.name=absent.gguf"], "absent.gguf"),
+        (["train", "r.toml", "--dry", "record.folder=r.toml"], "r.toml is no folder"),
         (["train", "r.toml", "record.sinks=[{name='trackio'}]"], "trackio"),
         (["train", "r.toml", "--resume", "seed=1"], "not a run folder"),
         (["train", "--resume", "absent"], "--resume absent: this is not a run folder"),

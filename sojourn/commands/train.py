@@ -231,12 +231,14 @@ def _dry(resolved: Resolved) -> None:
     from sojourn import event_loop
     from sojourn.abilities import HasPlan, PlacesModels
     from sojourn.config.toml import leaves
+    from sojourn.record.atomic import require_writable_folder
     from sojourn.train.further_models import further_models
 
     console, recipe = CleanConsole(), resolved.recipe
     for path, value in leaves(resolved.table, ""):
         origin = Text(resolved.origins.get(path, "default"), "dim")
         console.print(f"{path} = {masked_value(path, value)!r}", origin, soft_wrap=True)
+    require_writable_folder(Path(recipe.record.folder))
     renderer = check_buildable(recipe)
     print_slowdowns(recipe)
     for kind, tokens in event_loop.run(_enter(recipe, renderer)).items():

@@ -31,12 +31,19 @@ class NamedRun(NamedTuple):
 
     @classmethod
     def parse(cls, text: str | Path) -> NamedRun:
-        """Splits a text such as runs/x, runs/x@warmup or runs/x@120. A folder whose own name has an @ stays whole."""
+        """Splits a text such as runs/x, runs/x@warmup or runs/x@120. A folder whose own name has an @ stays whole.
+        Raises `ConfigError` where nothing follows the @ of a run."""
         text = str(text)
         if Path(text).exists() or "@" not in text:
             return cls(Path(text), "")
         folder, _, weights = text.rpartition("@")
-        return cls(Path(folder), weights) if (Path(folder) / "config.toml").is_file() else cls(Path(text), "")
+        if not (Path(folder) / "config.toml").is_file():
+            return cls(Path(text), "")
+        if not weights:
+            raise ConfigError(
+                f"'{text}' names no weights after its @: name some, such as {folder}@{LAST}, or leave the @ out"
+            )
+        return cls(Path(folder), weights)
 
 
 def available_weights(run: Path) -> list[Weights]:

@@ -38,6 +38,8 @@ def test_a_run_and_its_weights_are_told_apart(run, tmp_path):
     shutil.copytree(run, odd)
     assert NamedRun.parse(str(odd)) == (odd, "")
     assert NamedRun.parse(f"{odd}@1") == (odd, "1")
+    with pytest.raises(ConfigError, match="names no weights after its @"):
+        NamedRun.parse(f"{run}@")
 
 
 def test_names_and_steps_find_checkpoints(run):

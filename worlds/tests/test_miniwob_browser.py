@@ -17,6 +17,7 @@ from miniwob_play import act, solve, task, visit, world
 from sojourn.envs.chromium import find_chromium
 from sojourn.errors import ConfigError, InfrastructureError
 from sojourn_worlds.miniwob import MiniWoB
+from sojourn_worlds.miniwob.experts import EXPERTS
 from sojourn_worlds.miniwob.serve import PagesServer, _Connection
 
 try:
@@ -185,6 +186,13 @@ async def test_a_crash_is_not_the_agents_fault_and_the_next_episode_works(what):
             with pytest.raises(InfrastructureError):
                 await act(env, "click Click Me!")
         assert await solve(family, "click-test", 2) == (1.0, True)
+
+
+async def test_an_expert_that_is_at_a_loss_loses_its_play_and_not_the_run(monkeypatch):
+    async with world(contexts=1) as family, visit(family, "click-test") as (env, _):
+        monkeypatch.setitem(EXPERTS, "click-test", lambda page: next(e for e in page.elements if e.name == "nobody"))
+        with pytest.raises(InfrastructureError, match=r"the expert finds no next action .* it shows Click Me!"):
+            await env.expert()
 
 
 @pytest.fixture

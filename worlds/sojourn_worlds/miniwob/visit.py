@@ -24,6 +24,7 @@ from sojourn.types import Message, Observation, Role, Step, Task
 from sojourn_worlds.miniwob.actions import Action, Point, Target, parse
 from sojourn_worlds.miniwob.browser import Chromium, Tab
 from sojourn_worlds.miniwob.experts import EXPERTS
+from sojourn_worlds.miniwob.experts.look import fail
 from sojourn_worlds.miniwob.facts import FILLER, RELOADED
 from sojourn_worlds.miniwob.page import Element, Page, PageReader, choices
 
@@ -140,11 +141,15 @@ class Visit:
             self._chromium.release(tab)
 
     async def _expert_action(self) -> str:
-        """Returns the next action of the page's scripted expert."""
+        """Returns the next action of the page's scripted expert. Raises `InfrastructureError` where it finds none, as
+        on a page that somebody else has brought into a state that it does not know."""
         page = self._current_page()
         if self._config.observation == "dom":
             page = await self._as_text(page)
-        return EXPERTS[self._name](replace(page, actions_taken=self._actions_taken))
+        try:
+            return EXPERTS[self._name](replace(page, actions_taken=self._actions_taken))
+        except (StopIteration, LookupError, ValueError) as error:
+            raise fail(page, "next action") from error
 
     async def _as_text(self, page: Page) -> Page:
         """Returns the page as text, for an expert, with the labels of its DOM reading."""
