@@ -38,10 +38,12 @@ class Composite:
         return [self._score(trajectory) for trajectory in group.trajectories]
 
     def _score(self, trajectory: Trajectory) -> Score:
-        last_values = {name: value for turn in trajectory.turns for name, value in turn.info.items()}
+        infos = [turn.info for turn in trajectory.turns] or [trajectory.unacted_info]
+        last_values = {name: value for info in infos for name, value in info.items()}
         parts = {name: float(last_values.get(name, 0.0)) for name in self.weights}
         is_open = not self.gate_key or bool(last_values.get(self.gate_key, 0.0))
         total = sum(self.weights[name] * value for name, value in parts.items()) if is_open else self.closed_reward
         turns = np.zeros(len(trajectory.turns), dtype=np.float32)
         turns[-1:] = total
-        return Score(turns, {"success": float(trajectory.success), "gate": float(is_open), **parts})
+        parts = {"success": float(trajectory.success), "gate": float(is_open), **parts}
+        return Score(turns, parts, outcome=None if len(turns) else total)

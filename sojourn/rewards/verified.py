@@ -61,7 +61,7 @@ def _verdict(score: Score, passed: bool, failed_turns: int) -> Score:
     turns = np.zeros(len(score.turns), dtype=np.float32)
     turns[-1:] = reward
     parts = {**score.parts, "passed": float(passed), "turns_failed": float(failed_turns), "verified": reward}
-    return Score(turns, parts, score.words)
+    return Score(turns, parts, score.words, outcome=None if len(turns) else reward)
 
 
 def _select_trajectories(group: Group, selected: list[bool]) -> Group:
