@@ -1,9 +1,9 @@
 """Steers requests: adds a vector to the residual stream at the positions whose output draws a token.
 
 The keys and values of a steered position are not those of an unsteered one with the same tokens. So the prefix tree
-knows a steered token by another number, below zero, which holds the number of its steering, too: no prompt finds the
+knows a steered token by another number, below -1, which holds the number of its steering, too: no prompt finds the
 cached pages of steered tokens, nor does a request that is steered in another way. Which rows of a step are steered
-follows from these numbers alone.
+follows from these numbers alone. The number -1 stands for places of a page that hold no token.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Mark:
     vocab_size: int
 
     def __call__(self, tokens: Sequence[int] | IntArray) -> IntArray:
-        return -1 - (np.asarray(tokens, dtype=np.int64) + self.number * self.vocab_size)
+        return -2 - (np.asarray(tokens, dtype=np.int64) + self.number * self.vocab_size)
 
 
 class Steerings:
@@ -71,7 +71,7 @@ class Steerings:
         below = known < 0
         if not below.any():
             return known, []
-        numbers, tokens = np.divmod(-1 - known, self._vocab_size)
+        numbers, tokens = np.divmod(-2 - known, self._vocab_size)
         steered = list[SteeredRows]()
         for steering, number in list(self._numbers.items()):  # which the event loop may add to meanwhile
             rows = np.flatnonzero(below & (numbers == number))
