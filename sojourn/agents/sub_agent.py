@@ -109,7 +109,9 @@ class Called:
             messages = _opened(self.given, kept)
         system = system if acts and self.config.sees else ()
         offered = (*self._allowed(tools), self.config.report) if acts else ()
-        choices = (*world.choices, *_written(REPORT, self.config.results)) if acts else self.config.results
+        choices = self.config.results
+        if acts:  # where the world lists nothing, anything may be said
+            choices = (*world.choices, *_written(REPORT, self.config.results)) if world.choices else ()
         self.shown = Observation(
             tuple(messages), ended(system, Role.SYSTEM, self.config.instruction), offered, tuple(choices), world.agent
         )

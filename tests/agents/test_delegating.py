@@ -191,6 +191,14 @@ async def test_listed_actions_are_those_of_the_world_and_the_calls():
     assert offered == [main, ["yes", "no"], main, ["a", "end", "report('done')"], main]
 
 
+async def test_where_the_world_lists_nothing_one_that_acts_may_do_more_than_report():
+    walker = replace(WALKER, tasks=("on",), results=("done",), base=Plain(choices=True))
+    script = (call("walker", "on"), "a", "report('done')", "end")
+    trajectories, sampler = await played(agent_of({"walker": walker}), *script)
+    assert [asked.choices for asked in sampler.asked] == [()] * 4
+    assert texts(trajectories[1]) == ["a", "report('done')"]
+
+
 def reading(name: str, task: str, *numbers: Any) -> Message:
     return Message(Role.ASSISTANT, calls=(ToolCall(name, {"task": task, "reads": list(numbers)}),))
 
