@@ -9,7 +9,7 @@ from typing import Annotated
 from sojourn.agents.plain import Plain
 from sojourn.agents.told import ToldSeat, require_base
 from sojourn.config.fields import Kind, Range
-from sojourn.errors import ActionError
+from sojourn.errors import ActionError, NoActionError
 from sojourn.protocols import Agent, AgentContext
 from sojourn.types import Message, Observation
 
@@ -57,10 +57,15 @@ def without_evidence(text: str) -> str:
 class SelfVerifyingSeat(ToldSeat):
     """A participant of one episode, whose observations are numbered from 1."""
 
-    turn: int = 0  # that was taken last
+    taken: int = 0  # turns
 
     async def act(self, observation: Observation, state: str | None = None) -> Message:
-        action = await super().act(observation, state)
+        try:
+            action = await super().act(observation, state)
+        except (ActionError, NoActionError):
+            self.taken += 1
+            raise
+        self.taken += 1
         return replace(action, text=without_evidence(action.text))
 
     def told(self, observation: Observation) -> Observation:
@@ -71,9 +76,9 @@ class SelfVerifyingSeat(ToldSeat):
         return self.refusal
 
     def _numbered(self, observation: Observation) -> Observation:
-        """Returns an observation that begins with the number of the turn which it is for."""
-        self.turn += 1
+        """Returns an observation that begins with the number of the turn which it is for. An agent around this one may
+        show what was numbered once more, with words of its own."""
         first, *others = observation.messages or (None,)
         if first is None:
             return observation
-        return replace(observation, messages=(replace(first, text=f"[turn {self.turn}] {first.text}"), *others))
+        return replace(observation, messages=(replace(first, text=f"[turn {self.taken + 1}] {first.text}"), *others))

@@ -15,6 +15,7 @@ from test_return_conditioned import Notes, shown
 from typer.testing import CliRunner
 
 from sojourn.agents.plain import Plain
+from sojourn.agents.self_verifying import SelfVerifying
 from sojourn.agents.when_to_ask import WhenToAsk, WhenToAskSeat
 from sojourn.cli import app
 from sojourn.config import toml
@@ -52,6 +53,16 @@ def sit(said: str = "ask", **config: Any) -> tuple[WhenToAskSeat, Notes, Sage, A
         models=models.of_episode("rl/0/0/0-x"),
     )  # fmt: skip
     return WhenToAsk(model="sage", **config).seat(context), sampler, sage, models
+
+
+async def test_a_refused_answer_is_one_turn_for_an_agent_that_counts_them():
+    seat, sampler, _, _ = sit(base=SelfVerifying())
+    first = shown("A door.", "Play.")
+    await seat.act(first)
+    await seat.act(seat.refuse(ActionError("no such way"), first))
+    await seat.act(shown("A hall."))
+    assert "[turn 2] The stronger model did: go north" in sampler.prompts[1]
+    assert "[turn 3] The stronger model did: go north" in sampler.prompts[2]
 
 
 async def test_what_it_asks_for_is_performed_and_what_it_sampled_is_kept():
