@@ -52,7 +52,7 @@ class TextSeat:
         turn = Turn(
             parent=len(self.turns) - 1,
             context=NO_SAMPLE.tokens,
-            sample=NO_SAMPLE,
+            sample=replace(NO_SAMPLE),  # one of its own: plays that fork share the turns with the same sample
             message=reply.message,
             reward=self.pending_reward,
             info={**self.pending_info, **({"tokens": float(reply.tokens)} if reply.tokens else {})},
