@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from engine_models import build
 from made import batch as made_batch
 from numpy.random import default_rng
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -56,11 +57,12 @@ async def test_the_merged_weights_score_like_the_adapted_model():
     )
 
 
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "not"])  # of this model nothing is
 @pytest.mark.parametrize("kernel", [True, False])
-async def test_an_update_in_bf16_reaches_the_sampler_as_the_trainer_computes_it(kernel):
+async def test_an_update_in_bf16_reaches_the_sampler_as_the_trainer_computes_it(kernel, compiled):
     """Merged into weights in bf16, which are then rounded, adapters would be sampled as others than they are."""
     model = Model(name="tiny", dtype="bf16", lora=Lora(rank=4))
-    opened = Torch(kernel=kernel, memory_gb=0.05).open(model, Auto(), 0)
+    opened = Torch(kernel=kernel, compile=compiled, memory_gb=0.05).open(model, Auto(), 0)
     trainer, batch = opened.trainer, made_batch(default_rng(0), groups=8)
     trainer.begin(Optim(lr=1e-3), 9, reference=False)
 
@@ -82,10 +84,12 @@ async def test_an_update_in_bf16_reaches_the_sampler_as_the_trainer_computes_it(
     opened.trainer.close()
 
 
-def test_adapters_are_merged_where_nothing_is_rounded_or_the_sampler_takes_none():
+def test_adapters_are_merged_where_nothing_is_rounded_or_the_sampler_takes_none(tmp_path):
     model = Model(name="tiny", dtype="bf16", lora=Lora(rank=4))
     assert Torch().unmerged(model) == model.lora
-    for backend, other in ((Torch(), replace(model, dtype="fp32")), (Torch(compile=True), model)):
+    build("phi").save_pretrained(tmp_path)
+    compiled = Torch(compile=True), replace(model, name=str(tmp_path))
+    for backend, other in ((Torch(), replace(model, dtype="fp32")), compiled):
         assert backend.unmerged(other) is None
 
 

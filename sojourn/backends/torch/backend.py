@@ -44,8 +44,9 @@ class Torch:
     backward pass meanwhile: beyond it, as many layers as needed are computed twice. `threads` is what the command sets
     before torch is imported (0: all cores). `kernel` lets both use kernels, which they compile where there is a
     C compiler; `compile` applies torch.compile to parts of the sampler's layers where our kernel does not support the
-    model, and warns where that fails. `deterministic` has a CUDA device give the same bits for the same seed, more
-    slowly; a CPU always does.
+    model, and warns where that fails; adapters of such a model in bf16 are then merged and rounded, so that small
+    updates of them are lost. `deterministic` has a CUDA device give the same bits for the same seed, more slowly; a CPU
+    always does.
 
     `in_flight` says what becomes of samples that run while new weights are published: they go on with the keys and
     values of the old weights ("keep", the default), or with keys and values computed anew ("recompute"), or the weights
@@ -174,8 +175,12 @@ class Torch:
         and rounding would change them, and lose small updates. Compiled layers take none."""
         import torch
 
-        rounded = compute_dtype(model.dtype, device_of(self.device)) == torch.bfloat16
-        return model.lora if rounded and not self.compile else None
+        from sojourn.backends.torch.sampler import inductor
+
+        device = device_of(self.device)
+        rounded = compute_dtype(model.dtype, device) == torch.bfloat16
+        compiled = self.compile and inductor.applies(model, kernel=self.kernel and device.type == "cpu")
+        return model.lora if rounded and not compiled else None
 
     def load(self, model: Model, seed: int, *, defer: bool = False) -> Loaded:
         """Returns a model in fp32 on the device; with `defer` its weights are left unread where its files allow it."""
@@ -284,11 +289,8 @@ class Torch:
         assert isinstance(trainer, TorchTrainer), "the trainer that this backend opened"
         loaded = loading.load(model.name, "fp32", seed, model.revision)
         vocabularies.require_same(name, model, loaded.tokenizer, loading.tokenizer(policy.name, policy.revision))
-        if loaded.max_context < min(self.max_context, loading.max_context(trainer.passes.decoder.base.config)):
-            raise ModelError(
-                f"models.{name} = '{model.name}' reads at most {loaded.max_context} tokens: set backend.max_context to "
-                "that at most, or use another model"
-            )
+        longest = min(self.max_context, loading.max_context(trainer.passes.decoder.base.config))
+        vocabularies.require_context(name, model, loaded.max_context, longest)
         device = trainer.passes.device
         dtype = compute_dtype(model.dtype, device)
         held = torch.float32 if self.kernel and device.type == "cpu" else dtype  # the kernel rounds fp32 itself
@@ -331,11 +333,7 @@ class Torch:
 
         loaded = self.load(model, seed)
         vocabularies.require_same(name, model, loaded.tokenizer, loading.tokenizer(policy.name, policy.revision))
-        if loaded.max_context < max_context:
-            raise ModelError(
-                f"models.{name} = '{model.name}' reads at most {loaded.max_context} tokens: set backend.max_context to "
-                "that at most, or use another model"
-            )
+        vocabularies.require_context(name, model, loaded.max_context, max_context)
         trainer = self.open_trainer(loaded, model, seed, _nowhere, critic=critic)
         trainer.load(weights, weights_only=True)
         return trainer

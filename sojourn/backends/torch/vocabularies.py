@@ -1,4 +1,5 @@
-"""Refuses models whose tokens are not the policy's, and servers that cannot score these."""
+"""Refuses models whose tokens are not the policy's, or which read too few of them, and servers that cannot score
+these."""
 
 from __future__ import annotations
 
@@ -19,6 +20,15 @@ def require_same(name: str, model: Model, own: Any, policys: Any) -> None:
         raise ModelError(
             f"models.{name} = '{model.name}' has not the policy's vocabulary (they have {sizes}), whose tokens it is "
             "to score: use a model of the same family"
+        )
+
+
+def require_context(name: str, model: Model, known: int, longest: int) -> None:
+    """Refuses a model that reads at most `known` tokens where contexts have up to `longest`."""
+    if known < longest:
+        raise ModelError(
+            f"models.{name} = '{model.name}' reads at most {known} tokens: set backend.max_context to that at most, or "
+            "use another model"
         )
 
 

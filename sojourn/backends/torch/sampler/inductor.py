@@ -12,10 +12,21 @@ from typing import Any
 
 import torch
 
+from sojourn.backends.torch.kernels import compiler
+from sojourn.backends.torch.models import loading
 from sojourn.backends.torch.trainer.activations import layers_of
+from sojourn.models.spec import Model
 
 PROBES = (1, 5, 16)  # rows of the trial inputs
 ATTENTION = frozenset({"self_attn", "attn", "attention", "self_attention"})  # as models name it
+
+
+def applies(model: Model, *, kernel: bool) -> bool:
+    """Returns whether transformers runs the layers of models of this kind, and not our kernel, which is to be used with
+    `kernel`, nor our own form of Llama (`decoders.build`)."""
+    source = loading.resolve(model.name, model.revision)
+    kind = "llama" if source.kind is loading.Kind.TINY else loading.model_type(source)
+    return kind not in (loading.LLAMA_LIKE if kernel and not compiler.failure() else ("llama",))
 
 
 def compile_layers(model: Any) -> None:
