@@ -26,6 +26,7 @@ from sojourn.types import (
     FloatArray,
     Group,
     Message,
+    Observation,
     Prompt,
     Role,
     Sample,
@@ -234,16 +235,9 @@ class Ahead:
                 f"the critic values the state of the seat that is to act, and {self.task.env} has several seats: leave "
                 "`critic` out of the agent"
             )
-        asked = _Asked()
-        seat = position.seats[position.actor].fork(replace(self._context(position.actor, 0), sampler=asked))
-        try:
-            await seat.act(position.moment.seen)
-        except _PausedError:
-            assert asked.prompt is not None
-            return before.reward + await self.critic.value(asked.prompt)
-        except BudgetError:
-            return before.reward
-        raise ConfigError(f"{type(seat).__name__} acts without a sample, so that the critic has no state to value")
+        seat = position.seats[position.actor]
+        prompt = await prompt_before(seat, self._context(position.actor, 0), position.moment.seen)
+        return before.reward + (0.0 if prompt is None else await self.critic.value(prompt))
 
     async def worth(self, position: Position) -> dict[str, float]:
         """Returns the reward of each seat of a play, as if it ended here."""
@@ -306,6 +300,19 @@ class Ahead:
         context = self.contexts[name]
         seed = seed_of(context.params.seed, "search", self.seed, number, name)
         return replace(context, params=replace(context.params, seed=seed))
+
+
+async def prompt_before(seat: ForkableSeat, context: AgentContext, seen: Observation) -> Prompt | None:
+    """Returns the prompt after which a seat would act where it is shown this; None where it has no room to act."""
+    asked = _Asked()
+    try:
+        await seat.fork(replace(context, sampler=asked)).act(seen)
+    except _PausedError:
+        assert asked.prompt is not None
+        return asked.prompt
+    except BudgetError:
+        return None
+    raise ConfigError(f"{type(seat).__name__} acts without a sample, so that its state cannot be told")
 
 
 @dataclass

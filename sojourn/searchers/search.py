@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, NamedTuple, cast
 
+import numpy as np
+
 from sojourn.abilities import DrawsAll, Forkable, ForkableSeat, max_turns
 from sojourn.agents.plain import Plain
 from sojourn.agents.told import require_base
@@ -21,7 +23,7 @@ from sojourn.rewards.native import Native
 from sojourn.rollout.play import Moment, play
 from sojourn.rollout.runner import Runner
 from sojourn.search_cost import PLANNED, SEARCH_TOKENS, SEARCH_TURNS
-from sojourn.searchers.ahead import Ahead, Position
+from sojourn.searchers.ahead import Ahead, Position, prompt_before
 from sojourn.types import (
     Considered,
     Ending,
@@ -218,7 +220,8 @@ class SearchSeat:
     async def act(self, observation: Observation, state: str | None = None) -> Message:
         if observation is not self.refusal:  # after a refusal the world shows nothing new
             self.shown = observation
-        self.sampler.check(observation)
+        if self.sampler.plan and not await self._leads_on(observation):
+            self.sampler.plan = []
         found = await self._search(observation, state) if not self.sampler.plan and self._may_search else {}
         number, planned = self.sampler.turns, bool(self.sampler.plan)
         try:
@@ -228,6 +231,16 @@ class SearchSeat:
             if self.sampler.turns > number:
                 self.spent += 0 if planned else self.sampler.sampled
                 self.base.add_reward(0.0, {**found, **({PLANNED: 1.0} if planned else {})})
+
+    async def _leads_on(self, observation: Observation) -> bool:
+        """Returns whether the next planned turn was sampled after the prompt that the seat has now: not where the world
+        shows something else than it did in the copy."""
+        past, planned = self.forkable.fork().finish(Ending.TURNS), self.sampler.plan[0]
+        prompt = await prompt_before(self.forkable, self.context, observation)
+        if prompt is None or prompt.images[len(prompt.images) - len(planned.images) :] != planned.images:
+            return False
+        expected = replace(past, turns=(*past.turns, planned)).prompt(len(past.turns))
+        return np.array_equal(prompt.tokens, expected)
 
     @property
     def _may_search(self) -> bool:
@@ -266,12 +279,6 @@ class PlannedSampler:
     plan: list[Turn] = field(default_factory=list[Turn])
     turns: int = 0
     sampled: int = 0  # tokens of the last one
-
-    def check(self, observation: Observation) -> None:
-        """Drops a plan where the world shows something else than it did in the copy."""
-        expected = self.plan[0].observed if self.plan else ()
-        if self.plan and expected[len(expected) - len(observation.messages) :] != observation.messages:
-            self.plan = []
 
     async def sample(self, prompt: Prompt, params: SamplingParams) -> Sample:
         if self.plan:
