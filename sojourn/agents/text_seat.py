@@ -9,7 +9,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from sojourn.agents.refusal import reasons
-from sojourn.errors import ActionError
+from sojourn.errors import ActionError, BudgetError
+from sojourn.models.asking import TooLongError
 from sojourn.types import Ending, Message, Observation, Sample, SamplingParams, Stop, Tool, Trajectory, Turn, Versions
 
 POLICY = SamplingParams.model
@@ -32,7 +33,11 @@ class Speaker(Protocol):
 
 @dataclass
 class TextSeat:
-    """The seat of a text player in one episode. A refused action costs a turn, and the player observes the reason."""
+    """The seat of a text player in one episode. A refused action costs a turn, and the player observes the reason.
+
+    A play that has become too long for the player ends as one does where the context of a model that is here is full:
+    it did not fail, as those that it is played with could bring that about.
+    """
 
     name: str
     speaker: Speaker
@@ -46,7 +51,10 @@ class TextSeat:
     ends_when_malformed = False
 
     async def act(self, observation: Observation, state: str | None = None) -> Message:
-        reply = await self.speaker.reply(observation)
+        try:
+            reply = await self.speaker.reply(observation)
+        except TooLongError as error:
+            raise BudgetError(f"the play is too long for whoever takes the seat {self.name}: {error}") from error
         declared, self.tools = self.tools, observation.tools or self.tools
         images = tuple(image for message in observation.messages for image in message.images)
         turn = Turn(
