@@ -12,8 +12,8 @@ import numpy as np
 from sojourn.rewards.hints import as_words, best_hint
 from sojourn.types import Message, Role, Score, Turn
 
-CORRECTIONS = (
-    r"^\s*no\b(?!,? (problem|worries|need|rush|thanks))",
+CORRECTIONS = (  # after "^", `\s*` would begin anew at each of many blank lines, and read all that follow
+    r"^[^\S\n]*no\b(?!,? (problem|worries|need|rush|thanks))",
     r"\b(wrong|incorrect|mistaken?|nonsense)\b",
     r"\bnot (what|correct|right|true)\b",
     r"\bI (meant|asked|told you|said|wanted)\b",
@@ -27,7 +27,7 @@ THANKS = (
     r"\b(that|it) (works|worked|helps|helped)\b",
 )
 ERRORS = (
-    r"^\s*(error|exception|fatal|failed|failure)\b",
+    r"^[^\S\n]*(error|exception|fatal|failed|failure)\b",
     r"Traceback \(most recent call last\)",
     r"\b\w*(Error|Exception): ",
     r"\bexit(ed with)?( code| status)?:? [1-9]",

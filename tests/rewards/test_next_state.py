@@ -61,6 +61,13 @@ def test_the_next_state_is_what_comes_right_after_a_turn():
     assert next_states(replace(TALK, turns=())) == []
 
 
+@pytest.mark.parametrize(("answer", "value"), [("Error: none", -1), ("no error", 0), ("  \t error ", -1)])
+async def test_an_answer_after_many_blank_lines_is_judged_in_no_time(answer, value):
+    said = [(user("look"),), (tool("\n" * 300_000 + answer),)]
+    [score] = await NextState()(group(changed(line("a", "b"), observed=said)))
+    assert score.turns.tolist() == [value, 0]
+
+
 def test_of_turns_that_go_on_from_the_same_one_the_first_in_time_counts():
     forked = changed(line("a", "b", "c", "d", observed=["0", "1", "2", "3"]), parent=[-1, 0, 0, 1])
     assert texts(forked) == [["1"], ["3"], [], []]
