@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sojourn.backends.torch.kernels.cache import PAGE, KeyValues, Shape
-from sojourn.backends.torch.sampler.prefix_cache import WAIT, Copy, PrefixTree
+from sojourn.backends.torch.sampler.prefix_cache import POLICY, WAIT, Copy, PrefixTree
 
 
 def prompt(*tokens):
@@ -65,6 +65,20 @@ def test_the_longest_idle_leaf_is_given_up_first():
     assert tree.claim(prompt(1, 1, 5), 0).reused == 2
     assert tree.claim(prompt(2, 2, 2, 2), 2) is None  # one page is free, and two are wanted
     assert newer[0] != older[0]
+
+
+def test_what_is_kept_of_idle_pages_is_bounded_where_none_is_evicted():
+    tree = PrefixTree(8, 4, 16)
+    for number in range(200):
+        keep(tree, prompt(number % 3, 1, 2))
+        if number % 4 == 0:
+            tree.forget(POLICY)  # as where an adapter is published
+    assert len(tree._leaves) <= 2 * tree.pages
+    last, *_ = keep(tree, prompt(7, 8, 9))
+    first = [keep(tree, prompt(number, 1, 2))[0] for number in (2, 0, 1)]
+    tree.claim(np.arange(20, 36), 0)  # which takes the four free pages
+    assert held(tree.claim(prompt(50, 51), 0)) == [last]
+    assert held(tree.claim(prompt(60, 61), 0)) == first[:1]
 
 
 def test_the_closest_of_many_siblings_is_found_and_one_that_can_be_extended_is_preferred():

@@ -21,6 +21,7 @@ import numpy as np
 from sojourn.types import IntArray, SamplingParams
 
 POLICY = SamplingParams.model
+MOST_LEAVES = 2  # entries of idle pages that are held for each page, those that are out of date included
 PATIENCE = 4  # tokens: a request waits for a page that is being filled only if that saves it more than this
 
 
@@ -85,6 +86,20 @@ class Match(NamedTuple):
     coming: int  # tokens that are computed or are being computed for another context
 
 
+class Leaf(NamedTuple):
+    """A page that became idle at the time `used`; of equal times the one of the least `order` is evicted first."""
+
+    used: int
+    order: int
+    page: Page
+
+
+def _is_current(leaf: Leaf) -> bool:
+    """Returns whether a page is still as idle as it was then, and a leaf of the tree."""
+    page = leaf.page
+    return page.attached and page.readers == 0 and not page.children and page.used == leaf.used
+
+
 class PrefixTree:
     """The trees of all models over `pages` pages of `size` tokens; a context has at most `length` tokens."""
 
@@ -96,7 +111,7 @@ class PrefixTree:
         self._roots: dict[str, Page] = {}  # by model
         self._free = list(range(pages - 1, -1, -1))
         self._reserved = self._idle = self._clock = 0
-        self._leaves: list[tuple[int, int, Page]] = []  # a heap of idle pages; entries may be out of date
+        self._leaves: list[Leaf] = []  # a heap of idle pages; entries may be out of date
         self._order = count()
 
     @property
@@ -287,9 +302,10 @@ class PrefixTree:
     def _evict(self) -> None:
         """Frees the leaf that has been idle for longest."""
         while True:
-            used, _, page = heapq.heappop(self._leaves)
-            if page.attached and page.readers == 0 and not page.children and page.used == used:
+            leaf = heapq.heappop(self._leaves)
+            if _is_current(leaf):
                 break
+        page = leaf.page
         self._idle -= 1
         self.evicted += 1
         self._drop(page)
@@ -297,8 +313,12 @@ class PrefixTree:
             self._push_leaf(page.parent)
 
     def _push_leaf(self, page: Page) -> None:
-        if not page.children and page.parent is not None:
-            heapq.heappush(self._leaves, (page.used, next(self._order), page))
+        if page.children or page.parent is None:
+            return
+        heapq.heappush(self._leaves, Leaf(page.used, next(self._order), page))
+        if len(self._leaves) > MOST_LEAVES * self.pages:  # where nothing is evicted, nothing else removes them
+            self._leaves = [leaf for leaf in self._leaves if _is_current(leaf)]
+            heapq.heapify(self._leaves)
 
     def _drop(self, page: Page) -> None:
         if page.attached:
