@@ -33,6 +33,7 @@ losses = [{{ name = "nll" }}]
 """
 LIVE = "stages.warmup.groups={name='slots',width=1,size=2}"
 CHOOSES = "agent={name='plain',choices=true}"
+TOLD = f"agent={{name='instructed',text='Press.',base={CHOOSES.removeprefix('agent=')}}}"
 LONG = "press(" + " + ".join(["1"] * 40) + ")"
 
 
@@ -125,6 +126,11 @@ def check(folder: Path, world: str, *overrides: str, max_context: int = 1024) ->
             [CHOOSES],
             r"agent.choices = true, but the world '.*:Silent' lists no choices in the first turns of its",
         ),
+        (
+            "Silent",
+            [TOLD],
+            r"agent.choices = true, but the world '.*:Silent' lists no choices in the first turns of its",
+        ),
         ("Wordy", [], r"the world '.*:Wordy': the expert's action has \d+ tokens, 'press\(1 .*raise sampling.max_tok"),
         ("Talkative", [LIVE], r"'.*:Talkative': the prompt has \d+ tokens, a context at most 1024: .*shorten what"),
         (
@@ -142,6 +148,7 @@ def test_what_cannot_go_together_is_refused(tmp_path: Path, world: str, override
 def test_what_can_go_together_is_not(tmp_path: Path):
     check(tmp_path, "Silent")
     check(tmp_path, "Listing", CHOOSES)
+    check(tmp_path, "Listing", TOLD)
     check(tmp_path, "ListingLater", CHOOSES)
     check(tmp_path, "SilentWithoutExpert", CHOOSES, LIVE)  # it may list some later
     check(tmp_path, "Wordy", LIVE)

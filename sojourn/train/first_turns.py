@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from sojourn.abilities import ActsByProgram, HasExpert
+from sojourn.abilities import ActsByProgram, HasExpert, with_base_agents
 from sojourn.agents.plain import Plain
 from sojourn.envs.expert import expert_message
 from sojourn.errors import ActionError, BudgetError, ConfigError
@@ -54,8 +54,8 @@ class FirstTurns:
 
     @property
     def restricted(self) -> bool:
-        """Returns whether the agent is to choose among what is listed."""
-        return isinstance(self.recipe.agent, Plain) and self.recipe.agent.choices
+        """Returns whether the agent is to choose among what is listed, or the one that acts for it."""
+        return any(isinstance(one, Plain) and one.choices for one in with_base_agents(self.recipe.agent))
 
     async def __call__(self, play: FirstPlay) -> None:
         if self.renderer is not None and not isinstance(self.recipe.agent, ActsByProgram):
