@@ -173,6 +173,10 @@ class Policy:
         Raises `ActionError` where what was sampled cannot be read, such as a tool call that was cut off.
         """
         said = [Message(Role.USER, messages)] if isinstance(messages, str) else messages
+        if odd := [one for one in said if not isinstance(one, Message)]:
+            raise ConfigError(
+                f"answer({shown(odd[0])}): expected a text, or messages, such as Message(Role.USER, 'Hi')"
+            )
         self._require_open()
         return self._loop.wait(self._answer(said, tools, max_tokens, seed))
 
@@ -280,8 +284,23 @@ def _resolved(recipe: Recipe, overrides: Mapping[str, Any]) -> Resolved:
     else:
         tables = toml.read(Path(recipe))
     for key, value in overrides.items():
-        tables.set(key, _table(value, key))
+        for place in _places(tables, key):
+            tables.set(place, _table(value, key))
     return resolve_tables(tables)
+
+
+def _places(tables: toml.Tables, key: str) -> list[str]:
+    """Returns the keys that an override is of. A run's config has the keys for all stages in each of them: one that
+    gives objects back is of the stages that were given such objects."""
+    stages = [stage for stage in tables.data.get("stages", ()) if isinstance(stage, Mapping)]
+    held = [f"stages.{number}.{key}" for number, stage in enumerate(stages) if _objects(stage.get(key))]
+    return held if held and key not in tables.data else [key]
+
+
+def _objects(value: Any) -> int:
+    """Returns how many objects of a Python program a config, or a part of it, names."""
+    names = (item for path, item in toml.leaves(value, "") if path.rpartition(".")[2] == "name")
+    return sum(str(name).startswith(PREFIX) for name in names)
 
 
 def _resumed(recipe: Recipe) -> Path:
@@ -292,9 +311,15 @@ def _resumed(recipe: Recipe) -> Path:
 
 def _passed(run: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the overrides that give a run the objects back that it was given when it began."""
-    data = toml.read(run).data
-    recorded = {key: value for key, value in data.items() if isinstance(value, Mapping)}
-    return {k: v for k, v in overrides.items() if str(recorded.get(k, {}).get("name", "")).startswith(PREFIX)}
+    given: dict[str, Any] = {}
+    for key, value in overrides.items():
+        tables = toml.read(run)
+        before = _objects(tables.data)
+        for place in _places(tables, key):
+            tables.set(place, "")
+        if _objects(tables.data) < before:
+            given[key] = value
+    return given
 
 
 def _table(value: Any, where: str) -> Any:
@@ -322,9 +347,21 @@ def _component(value: Any) -> dict[str, Any]:
         return {"name": name_of(value)}
     if isinstance(value, type):
         return {"name": name}
-    table = {f.name: as_toml(getattr(value, f.name)) for f in fields(value) if f.init} if is_dataclass(value) else None
-    plain = table is not None and all(_is_toml(item) for item in table.values())
-    return {"name": name, **_table(table, "")} if plain and table is not None else {"name": name_of(value)}
+    table = as_toml(value, component=True) if is_dataclass(value) and _is_kept(value) else None
+    return {"name": name, **_table(table, "")} if _is_toml(table) and table is not None else {"name": name_of(value)}
+
+
+def _is_kept(value: Any) -> bool:
+    """Returns whether a table keeps all of an object: TOML has no None, and a class within it needs a name."""
+    if isinstance(value, Mapping):
+        return all(map(_is_kept, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_kept, value))
+    if not is_dataclass(value) or isinstance(value, type):
+        return True
+    held = [(getattr(value, f.name), f.default) for f in fields(value) if f.init]
+    named = registered_name(type(value)) or _importable(type(value))
+    return bool(named) and all(_is_kept(item) and (item is not None or default is None) for item, default in held)
 
 
 def _importable(cls: type) -> bool:
