@@ -11,8 +11,8 @@ from typing import Annotated
 import pytest
 
 import sojourn
-from sojourn.api import _component
 from sojourn.config.fields import Kind
+from sojourn.config.objects import table_of
 from sojourn.config.passed import PREFIX
 from sojourn.config.registry import build
 from sojourn.errors import ConfigError
@@ -40,7 +40,7 @@ class Around:
 
 def test_a_part_of_an_object_stays_what_it_is():
     """And is not the component that the field has by default."""
-    table = _component(Overlong(base=Twice(scale=0.5)))
+    table = table_of(Overlong(base=Twice(scale=0.5)), "reward")
     assert table["base"] == {"name": f"{__name__}:Twice", "scale": 0.5, "malformed": 0.0, "truncated": 0.0}
     assert build("reward", table).value == Overlong(base=Twice(scale=0.5))
 
@@ -51,14 +51,14 @@ def test_an_object_with_a_part_that_no_module_has_is_passed_as_it_is():
         pass
 
     reward = Overlong(base=Local())
-    table = _component(reward)
+    table = table_of(reward, "reward")
     assert table["name"].startswith(PREFIX)
     assert build("reward", table).value is reward
 
 
 def test_none_in_place_of_a_default_is_kept():
     loss = STPPO(floor=None)
-    assert build("loss", _component(loss)).value.floor is None
+    assert build("loss", table_of(loss, "losses.0")).value.floor is None
 
 
 def test_a_config_names_the_default_parts_of_ones_own_classes():
