@@ -17,9 +17,13 @@ from sojourn.config.passed import PREFIX
 from sojourn.config.registry import build
 from sojourn.errors import ConfigError
 from sojourn.losses.papers.st_ppo import STPPO
+from sojourn.models.spec import Model
+from sojourn.optim import Optim
 from sojourn.protocols import Reward
 from sojourn.rewards.native import Native
 from sojourn.rewards.overlong import Overlong
+from sojourn.schedules import Cosine
+from sojourn.train.recipe import Record
 from sojourn.types import Message, Role
 
 
@@ -67,6 +71,20 @@ def test_a_config_names_the_default_parts_of_ones_own_classes():
     assert built.table["base"]["name"] == f"{__name__}:Twice"
     assert build("reward", built.table).value == Around()
     assert build("reward", {"name": f"{__name__}:Around", "base": {"scale": 2.0}}).value == Around(Twice(scale=2.0))
+
+
+def test_settings_without_a_kind_are_tables_without_a_name():
+    """Such as those of the optimiser, which a program may give as it gives a loss."""
+    assert table_of(Optim(lr=0.5, schedule=Cosine(warmup=3)), "optim") == {
+        "lr": 0.5,
+        "weight_decay": Optim().weight_decay,
+        "betas": list(Optim().betas),
+        "clip_norm": Optim().clip_norm,
+        "schedule": {"name": "cosine", "warmup": 3, "final": Cosine().final},
+    }
+    assert table_of({"policy": Model(name="tiny")}, "x")["policy"]["name"] == "tiny"
+    with pytest.raises(ConfigError, match=r"record = Record\(.*TOML cannot hold all of it"):
+        table_of(Record(keep=None), "record")  # pyright: ignore[reportArgumentType]
 
 
 PROGRAM = """

@@ -32,7 +32,20 @@ def table_of(value: Any, where: str) -> Any:
         return value
     if value is None:
         raise ConfigError(f"{where} = {shown(value)}: a config has no such value: leave the key out")
-    return _component(value)
+    return _settings(value, where) if _is_settings(value) else _component(value)
+
+
+def _is_settings(value: Any) -> bool:
+    """Returns whether an object is that of a table without a kind, such as `Optim`: Sojourn's own components are all
+    registered."""
+    cls = type(value)
+    return is_dataclass(cls) and cls.__module__.startswith("sojourn.") and not registered_name(cls)
+
+
+def _settings(value: Any, where: str) -> dict[str, Any]:
+    if not (_is_kept(value) and _is_toml(table := as_toml(value))):
+        raise ConfigError(f"{where} = {shown(value)}: TOML cannot hold all of it: give a table of its keys")
+    return table_of(table, where)
 
 
 def _component(value: Any) -> dict[str, Any]:
