@@ -16,7 +16,6 @@ from sojourn.config.objects import table_of
 from sojourn.config.passed import PREFIX
 from sojourn.config.registry import build
 from sojourn.errors import ConfigError
-from sojourn.losses.papers.st_ppo import STPPO
 from sojourn.models.spec import Model
 from sojourn.optim import Optim
 from sojourn.protocols import Reward
@@ -60,9 +59,16 @@ def test_an_object_with_a_part_that_no_module_has_is_passed_as_it_is():
     assert build("reward", table).value is reward
 
 
+@dataclass(frozen=True)
+class Bounded(Native):
+    """A reward of this module with a bound, unless it has none."""
+
+    bound: float | None = 1.0
+
+
 def test_none_in_place_of_a_default_is_kept():
-    loss = STPPO(floor=None)
-    assert build("loss", table_of(loss, "losses.0")).value.floor is None
+    assert build("reward", table_of(Bounded(bound=None), "reward")).value.bound is None
+    assert table_of(Bounded(), "reward")["name"] == f"{__name__}:Bounded"
 
 
 def test_a_config_names_the_default_parts_of_ones_own_classes():
