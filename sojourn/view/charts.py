@@ -39,9 +39,9 @@ def smooth(values: Points, window: float) -> Points:
 
     The weights are symmetric, so that nothing is shifted to later steps.
     """
-    if window <= 0 or not len(values):
+    if not window > 0 or not len(values):
         return values
-    reach = min(len(values), math.ceil(3 * window))
+    reach = math.ceil(min(3 * window, len(values)))
     weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / window) ** 2)
     known = np.isfinite(values)
     total = np.convolve(np.where(known, values, 0.0), weights, "full")[reach : reach + len(values)]

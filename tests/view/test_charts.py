@@ -31,6 +31,8 @@ def test_smoothing_keeps_positions_and_gaps() -> None:
     assert np.nanargmax(smoothed) == 10
     assert np.isnan(smoothed[20])
     assert np.isclose(smoothed[12], smoothed[8])
+    for window, expected in ((np.inf, np.full(20, 0.05)), (np.nan, y[:20])):  # as a command or an address may have it
+        assert np.allclose(smooth(y, window)[:20], expected)
 
 
 def test_a_chart_holds_the_values_that_it_draws_and_escapes_names() -> None:
