@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import operator
 import threading
 from collections.abc import Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
-from dataclasses import fields, is_dataclass, replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
 from sojourn import event_loop
 from sojourn.config import toml
-from sojourn.config.lookup import registered_name
-from sojourn.config.passed import PREFIX, name_of
-from sojourn.config.registry import as_toml, shown
+from sojourn.config.objects import table_of
+from sojourn.config.passed import PREFIX
+from sojourn.config.registry import shown
 from sojourn.errors import ConfigError, leaf
 from sojourn.record import metrics
 from sojourn.record.episodes.store import EpisodeStore
@@ -35,7 +32,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Recipe = str | Path | Mapping[str, Any]
-SCALARS = (str, bool, int, float)
 
 
 def train(
@@ -173,6 +169,8 @@ class Policy:
         Raises `ActionError` where what was sampled cannot be read, such as a tool call that was cut off.
         """
         said = [Message(Role.USER, messages)] if isinstance(messages, str) else messages
+        if odd := [one for one in said if not isinstance(one, Message)]:
+            raise ConfigError(f"{shown(odd[0])} is no message: expected a text, or Message(Role.USER, 'Hi') and others")
         self._require_open()
         return self._loop.wait(self._answer(said, tools, max_tokens, seed))
 
@@ -248,7 +246,12 @@ class _Loop:
         return self._thread.is_alive()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        ended = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return ended.result()
+        except BaseException:
+            ended.cancel()  # where it is not over, as where somebody stops a notebook's cell
+            raise
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -264,10 +267,32 @@ def _wait(work: Coroutine[Any, Any, T]) -> T:
             asyncio.get_running_loop()
         except RuntimeError:
             return event_loop.run(work)
-        with ThreadPoolExecutor(1, thread_name_prefix="sojourn") as pool:
-            return pool.submit(event_loop.run, work).result()
+        return _wait_in_thread(work)
     except BaseExceptionGroup as errors:
         raise leaf(errors) from errors
+
+
+def _wait_in_thread(work: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine to its end in a thread. What interrupts this one meanwhile, as the stop button of a notebook
+    does, cancels the coroutine, and is raised once that has ended."""
+    begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = Future()
+
+    async def cancellable() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        begun.set_result((asyncio.get_running_loop(), task))
+        return await work
+
+    with ThreadPoolExecutor(1, thread_name_prefix="sojourn") as pool:
+        ended = pool.submit(event_loop.run, cancellable())
+        try:
+            return ended.result()
+        except BaseException:
+            if not ended.done():
+                loop, task = begun.result()
+                with suppress(RuntimeError):  # it has ended since
+                    loop.call_soon_threadsafe(task.cancel)
+            raise
 
 
 def _resolved(recipe: Recipe, overrides: Mapping[str, Any]) -> Resolved:
@@ -276,12 +301,27 @@ def _resolved(recipe: Recipe, overrides: Mapping[str, Any]) -> Resolved:
 
     if isinstance(recipe, Mapping):
         tables = toml.Tables()
-        tables.merge(_table(recipe, ""), "Python")
+        tables.merge(table_of(recipe, ""), "Python")
     else:
         tables = toml.read(Path(recipe))
     for key, value in overrides.items():
-        tables.set(key, _table(value, key))
+        for place in _places(tables, key):
+            tables.set(place, table_of(value, key))
     return resolve_tables(tables)
+
+
+def _places(tables: toml.Tables, key: str) -> list[str]:
+    """Returns the keys that an override is of. A run's config has the keys for all stages in each of them: one that
+    gives objects back is of the stages that were given such objects."""
+    stages = [stage for stage in tables.data.get("stages", ()) if isinstance(stage, Mapping)]
+    held = [f"stages.{number}.{key}" for number, stage in enumerate(stages) if _objects(stage.get(key))]
+    return held if held and key not in tables.data else [key]
+
+
+def _objects(value: Any) -> int:
+    """Returns how many objects of a Python program a config, or a part of it, names."""
+    names = (item for path, item in toml.leaves(value, "") if path.rpartition(".")[2] == "name")
+    return sum(str(name).startswith(PREFIX) for name in names)
 
 
 def _resumed(recipe: Recipe) -> Path:
@@ -292,56 +332,15 @@ def _resumed(recipe: Recipe) -> Path:
 
 def _passed(run: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the overrides that give a run the objects back that it was given when it began."""
-    data = toml.read(run).data
-    recorded = {key: value for key, value in data.items() if isinstance(value, Mapping)}
-    return {k: v for k, v in overrides.items() if str(recorded.get(k, {}).get("name", "")).startswith(PREFIX)}
-
-
-def _table(value: Any, where: str) -> Any:
-    """Returns a value as a config has it; an object becomes a table that names it."""
-    if isinstance(value, Mapping):
-        return {str(key): _table(item, f"{where}.{key}") for key, item in value.items() if item is not None}
-    if isinstance(value, list | tuple):
-        return [_table(item, f"{where}.{number}") for number, item in enumerate(value)]
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, np.generic):
-        value = value.item()
-    if type(value) in SCALARS:
-        return value
-    if value is None:
-        raise ConfigError(f"{where} = {shown(value)}: a config has no such value: leave the key out")
-    return _component(value)
-
-
-def _component(value: Any) -> dict[str, Any]:
-    """Returns the table of a class or an object: such that any process can build it, where that is possible."""
-    cls = value if isinstance(value, type) else type(value)
-    name = registered_name(cls) or f"{cls.__module__}:{cls.__qualname__}"
-    if not (registered_name(cls) or _importable(cls)):
-        return {"name": name_of(value)}
-    if isinstance(value, type):
-        return {"name": name}
-    table = {f.name: as_toml(getattr(value, f.name)) for f in fields(value) if f.init} if is_dataclass(value) else None
-    plain = table is not None and all(_is_toml(item) for item in table.values())
-    return {"name": name, **_table(table, "")} if plain and table is not None else {"name": name_of(value)}
-
-
-def _importable(cls: type) -> bool:
-    if cls.__module__ == "__main__" or "<" in cls.__qualname__ or "." in cls.__qualname__:
-        return False
-    try:
-        return getattr(importlib.import_module(cls.__module__), cls.__name__, None) is cls
-    except ImportError:
-        return False
-
-
-def _is_toml(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return all(_is_toml(item) for item in value.values())
-    if isinstance(value, list):
-        return all(_is_toml(item) for item in value)
-    return value is None or type(value) in SCALARS
+    given: dict[str, Any] = {}
+    for key, value in overrides.items():
+        tables = toml.read(run)
+        before = _objects(tables.data)
+        for place in _places(tables, key):
+            tables.set(place, "")
+        if _objects(tables.data) < before:
+            given[key] = value
+    return given
 
 
 def _record(row: Any) -> dict[str, Any]:

@@ -44,7 +44,8 @@ class _Stage:
     values: Mapping[str, float] = field(default_factory=dict)
     seconds: deque[float] = field(default_factory=lambda: deque(maxlen=10))
     curve: deque[float] = field(default_factory=lambda: deque(maxlen=24))
-    playing: list[bool] = field(default_factory=list)  # success of this step's episodes so far
+    playing: list[bool] = field(default_factory=list)  # success of the trained seats of this step's episodes so far
+    played: int = 0  # those episodes
     ended: int = 0  # episodes of an evaluation
 
 
@@ -91,6 +92,7 @@ class Display:
         now = self._evaluating if self._evaluating.name else self._stage
         seats = episode.trajectories if episode.error is None else ()
         now.playing += [trajectory.success for trajectory in seats if trajectory.trainable]
+        now.played += bool(seats)
         now.ended += 1
         if self._evaluating.name and time.monotonic() - self._said >= PROGRESS_S:
             self._said = time.monotonic()
@@ -101,7 +103,7 @@ class Display:
         stage = self._stage
         now = time.monotonic()
         stage.seconds.append(values.get("seconds_step", now - stage.started))
-        stage.started, stage.done, stage.values, stage.playing = now, step + 1, dict(values), []
+        stage.started, stage.done, stage.values, stage.playing, stage.played = now, step + 1, dict(values), [], 0
         if math.isfinite(success := values.get("success", math.nan)):
             stage.curve.append(success)
         self._print(self._line())
@@ -220,8 +222,8 @@ class Display:
             grid.add_row(Text(f"{stage.name} {stage.done}/{stage.steps}", style="bold"), bar, f"left {self._left()}")
         now = self._evaluating if self._evaluating.name else stage
         over = now is stage and stage.done >= stage.steps
-        if now.playing or (now.episodes and not over):
-            count = len(now.playing)
+        if now.played or (now.episodes and not over):
+            count = now.played
             done = f"{count}/{now.episodes}" if now.episodes else str(count)
             bar = ProgressBar(total=max(now.episodes, count, 1), completed=count, style="dim")
             won = f"{sum(now.playing)} successful so far"  # not a rate, because failed episodes take longer

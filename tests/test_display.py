@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -132,6 +133,19 @@ def test_an_empty_display_draws():
     display.stage("warm-up", 0)
     display.step(0, {})
     assert "warm-up 1/0" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_plays_of_several_seats_are_counted_once():
+    one = played(1.0)
+    display = Display(console=Console(width=80, file=io.StringIO()), live=False)
+    display.stage("rl", 2, episodes=4)
+    for _ in range(2):
+        display.episode(replace(one, trajectories=one.trajectories * 2))
+    display.console.print(display.render())
+    assert "episodes 2/4" in display.console.file.getvalue()
+    display.step(0, VALUES)
+    display.console.print(display.render())
+    assert "episodes 0/4" in display.console.file.getvalue()
 
 
 def test_an_evaluation_shows_how_far_it_is_and_earlier_ones_stay():

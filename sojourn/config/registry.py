@@ -118,10 +118,10 @@ def construct(cls: Any, table: Mapping[str, Any], where: str, kind: str = "", na
         if key in table:
             built = convert(hints[key], _with_name(f, hints[key], table[key]), f"{prefix}{key}")
         elif f.default is not dataclasses.MISSING:
-            built = Built(f.default, as_toml(f.default))
+            built = Built(f.default, as_toml(f.default, _of_component(hints[key])))
         elif f.default_factory is not dataclasses.MISSING:
             default = f.default_factory()
-            built = Built(default, as_toml(default))
+            built = Built(default, as_toml(default, _of_component(hints[key])))
         else:
             raise ConfigError(f"'{prefix}{key}' is missing: {cls.__name__} needs it")
         values[key] = built.value
@@ -153,6 +153,14 @@ def _hints(cls: Any, where: str) -> dict[str, Any]:
         ) from None
 
 
+def _hints_or_none(cls: type) -> dict[str, Any]:
+    """Returns the type hints of a class; none where they cannot be read."""
+    try:
+        return _read_hints(cls)
+    except Exception:  # evaluates what the class's author wrote, of which whoever builds the class says so
+        return {}
+
+
 @cache
 def _read_hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls, include_extras=True)
@@ -164,25 +172,33 @@ def _with_name(f: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
     kinds = [m for m in getattr(hint, "__metadata__", ()) if isinstance(m, Kind)]
     factory = f.default_factory
     if factory is not dataclasses.MISSING and kinds and isinstance(value, Mapping) and "name" not in value:
-        return {"name": as_toml(factory()).get("name"), **value}
+        return {"name": as_toml(factory(), component=True).get("name"), **value}
     return value
 
 
-def as_toml(value: Any) -> Any:
-    """Returns a value as TOML can hold it; a component of a class that is not registered becomes a table without
-    name."""
+def as_toml(value: Any, component: bool = False) -> Any:
+    """Returns a value as TOML can hold it. A component's table has its name, "module:Class" where its class is not
+    registered: so of the value, where it is a `component`, and of fields that are annotated as components."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        table = {f.name: as_toml(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
+        cls, hints = type(value), _hints_or_none(type(value))
+        names = [f.name for f in dataclasses.fields(value) if f.init and not f.name.startswith("_")]
+        table = {name: as_toml(getattr(value, name), _of_component(hints.get(name))) for name in names}
         table = {key: item for key, item in table.items() if item is not None}
-        name = registered_name(type(value))
+        name = registered_name(cls) or (f"{cls.__module__}:{cls.__qualname__}" if component else "")
         return {"name": name, **table} if name else table
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
-        return {key: as_toml(item) for key, item in value.items()}
+        return {key: as_toml(item, component) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [as_toml(item) for item in value]
+        return [as_toml(item, component) for item in value]
     return value
+
+
+def _of_component(hint: Any) -> bool:
+    """Returns whether the values of a field are components, or arrays or tables of them."""
+    marks = getattr(hint, "__metadata__", ())
+    return any(isinstance(one, Kind) for one in marks) or any(map(_of_component, typing.get_args(hint)))
 
 
 def convert(hint: Any, value: Any, where: str) -> Built:

@@ -215,7 +215,8 @@ def _index(items: list[Any], key: str, where: str) -> int:
 def _parsed_value(raw: str, path: str) -> Any:
     """Returns the value that the text is in TOML, or the text itself where it is no TOML."""
     try:
-        return parsed(f"value = {raw}")["value"]
+        tables = parsed(f"value = {raw}")
+        return tables["value"] if len(tables) == 1 else raw  # further lines would be lost
     except TooLargeError as error:
         raise ConfigError(f"override '{path}': {error}") from None
     except ValueError:

@@ -112,6 +112,11 @@ class Tools:
     def parameters(self) -> tuple[str, ...]:
         return tuple(self.signature.parameters)
 
+    @property
+    def seeded(self) -> bool:
+        """Returns whether the class takes a seed, without which the arguments alone make a task."""
+        return "seed" in self.parameters
+
     @cached_property
     def in_event_loop(self) -> bool:
         return has_coroutines(self.plain)
@@ -129,7 +134,7 @@ class Tools:
 
     def make(self, task: Task) -> ToolsEnv:
         arguments = copy.deepcopy(dict(task.data))
-        if "seed" in self.parameters:
+        if self.seeded:
             arguments.setdefault("seed", task.seed)
         try:
             self.signature.bind(**arguments)
@@ -143,7 +148,7 @@ class Tools:
     def _listed(self, split: str) -> Sequence[Any] | None:
         """Returns the tasks that the class lists for a split, or None where a task is only a seed."""
         declared: Any = self.plain.tasks if offers(self.plain, DeclaresTasks) else None
-        if declared is None and "seed" not in self.parameters:
+        if declared is None and not self.seeded:
             raise ConfigError(f"{self.name} has no tasks: list keyword arguments in `tasks`, or take a `seed: int`")
         if callable(declared):
             declared = declared(split)

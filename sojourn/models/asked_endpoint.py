@@ -7,10 +7,10 @@ import hashlib
 import json
 import os
 import time
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakValueDictionary
 
 from sojourn.errors import ConfigError
 from sojourn.models.answers import AnswerStore, KnownAnswer, earlier_answers
@@ -41,7 +41,7 @@ class EndpointModel:
     endpoint: Endpoint = field(init=False)
     _earlier: AnswerStore | None = field(init=False)  # of another run
     _free: asyncio.Semaphore = field(init=False)
-    _locks: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))  # by key
+    _locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary[str, asyncio.Lock])
     _requests: dict[str, asyncio.Task[Answer]] = field(default_factory=dict[str, "asyncio.Task[Answer]"])  # by key
 
     def __post_init__(self) -> None:
@@ -56,23 +56,31 @@ class EndpointModel:
         options = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
         content = json.dumps([self.name, self.served.model, texts, options], sort_keys=True)
         key = hashlib.sha256(content.encode(errors="backslashreplace")).hexdigest()
-        async with self._locks[key]:  # whoever asks the same meanwhile waits for this answer
-            try:
-                if (under_way := self._requests.get(key)) is not None:  # of one who no longer waits for it
-                    await asyncio.wait({under_way})
-                if (known := self._known(key)) is not None:
-                    cost = known.cost if known.asker == asker else 0.0
-                    return Answer(known.text, known.prompt_tokens, known.sampled_tokens, known.seconds, True, cost)
-                async with self._free:
-                    self._require_budget()
-                    request = asyncio.create_task(self._asked(key, asker, texts, options))
-                    self._requests[key] = request
-                    request.add_done_callback(lambda _: self._requests.pop(key))
-                    self.answers.awaited.add(request)
-                    request.add_done_callback(self.answers.awaited.discard)
-                    return await asyncio.shield(request)  # also who no longer waits for the answer has to pay for it
-            finally:
-                self._locks.pop(key, None)
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        async with lock:  # whoever asks the same meanwhile waits for this answer
+            if (under_way := self._requests.get(key)) is not None:  # of one who no longer waits for it
+                await asyncio.wait({under_way})
+            if (known := self._known(key)) is not None:
+                cost = known.cost if known.asker == asker else 0.0
+                return Answer(known.text, known.prompt_tokens, known.sampled_tokens, known.seconds, True, cost)
+            request = await self._begun(key, lambda: self._asked(key, asker, texts, options))
+            return await asyncio.shield(request)  # also who no longer waits for the answer has to pay for it
+
+    async def _begun(self, key: str, asked: Callable[[], Coroutine[Any, Any, Answer]]) -> asyncio.Task[Answer]:
+        """Begins a request once the budget and `concurrency` allow it. It is one of those at once until it is over,
+        whether or not somebody still waits for it."""
+        await self._free.acquire()
+        try:
+            self._require_budget()
+            request = self._requests[key] = asyncio.create_task(asked())
+        except BaseException:
+            self._free.release()
+            raise
+        self.answers.awaited.add(request)
+        request.add_done_callback(lambda _: self._requests.pop(key))
+        request.add_done_callback(lambda _: self._free.release())
+        request.add_done_callback(self.answers.awaited.discard)
+        return request
 
     def _known(self, key: str) -> KnownAnswer | None:
         """Returns the answer of this run or, free of charge, that of the earlier one."""

@@ -15,7 +15,7 @@ def number(value: float) -> str:
     """Returns a number with three significant digits, "-" for NaN and infinity."""
     if not math.isfinite(value):
         return "-"
-    if abs(value) >= 1000:
+    if abs(value) >= 999.5:
         return f"{value:,.0f}"
     return f"{value:.3g}"
 
@@ -47,7 +47,7 @@ def size(count: int) -> str:
     """Returns a number of bytes with its unit."""
     value = float(count)
     for unit in ("B", "kB", "MB"):
-        if value < 1000:
+        if value < 999.5:
             return f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:.3g} GB"

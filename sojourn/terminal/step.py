@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,9 +47,11 @@ class TrainedAgain(NamedTuple):
 
 
 class RecordedStep(NamedTuple):
-    """The groups that a step recorded, those that it trained again, and warnings about what cannot be read."""
+    """The groups that a step recorded, those that it trained again, and warnings about what cannot be read. The
+    `addresses` are those of all recorded episodes by id, also where some of their group cannot be read."""
 
     groups: Sequence[GroupRecord]
+    addresses: Mapping[str, Address]
     again: Sequence[TrainedAgain]
     problems: Sequence[str]
 
@@ -77,26 +80,33 @@ def read_step(path: Path, stage: str, step: int) -> RecordedStep:
     """Reads the groups of a step (counted from 0)."""
     problems: list[str] = []
     with collect_warnings(problems), EpisodeStore(path) as store:
-        records = list(store.records(stage, [step]))
+        records, addresses = list(store.records(stage, [step])), _addresses(store.query(stage=stage, step=step))
         again = [
             TrainedAgain(group, group_episodes(store, stage, group.of_step, group.of_place))
             for group in reused_in(store, stage, step)
         ]
-        if not records and not again and not any(True for _ in store.query(stage=stage, step=step, limit=1)):
+        if not addresses and not again:
             recorded = [count.step for count in store.steps() if count.stage == stage]
             steps = f"has the steps {min(recorded)} to {max(recorded)}" if recorded else "has no episodes"
             raise RecordError(f"--step {step}: the stage '{stage}' in {path} {steps}")
-    return RecordedStep(records, again, problems)
+    return RecordedStep(records, addresses, again, problems)
+
+
+def _addresses(rows: Iterable[EpisodeRow]) -> dict[str, Address]:
+    """Returns the addresses of the episodes of a step, by id."""
+    groups = groupby(rows, key=lambda row: row.place)
+    return {row.id: Address(row.stage, row.step, place, at) for place, of in groups for at, row in enumerate(of)}
 
 
 def table(path: Path, stage: str, step: int, width: int) -> Lines:
     """Returns a table for each group of a step."""
     read = read_step(path, stage, step)
     lines: list[RenderableType] = [*_counts(read)]
-    for place, record in enumerate(read.groups):
+    for record in read.groups:
         played = list(episode_summaries(record))
-        addresses = [str(Address(stage, step, place, at)) for at in range(len(played))]
-        lines += [_heading(record, place, played), *_rows(played, addresses, width), Text()]
+        addresses = [read.addresses[play.id] for play in played]
+        heading = _heading(record, addresses[0].group, played)
+        lines += [heading, *_rows(played, list(map(str, addresses)), width), Text()]
     lines += map(_again, read.again)
     return Lines(*lines, *(Text(f"missing: {one_line(sentence, 500)}", "red") for sentence in read.problems))
 
@@ -106,13 +116,13 @@ def as_json(path: Path, stage: str, step: int) -> str:
     read = read_step(path, stage, step)
     groups: list[dict[str, Any]] = [
         {
-            "place": place,
+            "place": read.addresses[r.group.episodes[0].id].group,
             "slot": r.group.slot,
             "origin": r.group.origin,
             "task": jsonable(r.group.task),
             "episodes": [jsonable(p) for p in episode_summaries(r)],
         }
-        for place, r in enumerate(read.groups)
+        for r in read.groups
     ]
     again = [
         {**one.group._asdict(), "age": one.group.age, "episodes": [row.id for row in one.episodes]}

@@ -39,9 +39,9 @@ def smooth(values: Points, window: float) -> Points:
 
     The weights are symmetric, so that nothing is shifted to later steps.
     """
-    if window <= 0 or not len(values):
+    if not window > 0 or not len(values):
         return values
-    reach = min(len(values), math.ceil(3 * window))
+    reach = math.ceil(min(3 * window, len(values)))
     weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / window) ** 2)
     known = np.isfinite(values)
     total = np.convolve(np.where(known, values, 0.0), weights, "full")[reach : reach + len(values)]
@@ -81,15 +81,21 @@ def number(value: float) -> str:
     size = abs(value)
     if size >= 1e6 or 0 < size < 1e-4:
         return f"{value:.2g}"
-    if size >= 10_000:
+    if size >= 9_999.5:
         return f"{value / 1000:.4g}k"
-    return f"{value:.3g}" if size < 1000 else f"{value:.0f}"
+    return f"{value:.3g}" if size < 999.5 else f"{value:.0f}"
 
 
 def chart(
-    title: str, curves: Sequence[Curve], *, fraction: bool = False, marks: Sequence[tuple[float, str]] = ()
+    title: str,
+    curves: Sequence[Curve],
+    *,
+    fraction: bool = False,
+    marks: Sequence[tuple[float, str]] = (),
+    x: str = "step",
 ) -> Markup:
-    """Draws curves over steps; `fraction` fixes the y axis to 0..1, `marks` are labelled vertical lines."""
+    """Draws curves over steps, or over what `x` names; `fraction` fixes the y axis to 0..1, `marks` are labelled
+    vertical lines."""
     drawn = [thinned(curve) for curve in curves if np.isfinite(curve.y).any()]
     if not drawn:
         return Markup('<figure class="chart empty"><figcaption>{}</figcaption><p>no values yet</p></figure>').format(
@@ -106,8 +112,9 @@ def chart(
     area = json.dumps([frame.x0, frame.x1, frame.y0, frame.y1])
     return Markup(
         '<figure class="chart"><figcaption>{}<span class="legend">{}</span></figcaption>'
-        '<svg viewBox="0 0 {} {}" role="img" aria-label="{}" data-curves="{}" data-area="{}">{}</svg></figure>'
-    ).format(title, legend if len(drawn) > 1 else "", WIDTH, HEIGHT, title, values, area, Markup("").join(parts))
+        '<svg viewBox="0 0 {} {}" role="img" aria-label="{}" data-x="{}" data-curves="{}" '
+        'data-area="{}">{}</svg></figure>'
+    ).format(title, legend if len(drawn) > 1 else "", WIDTH, HEIGHT, title, x, values, area, Markup("").join(parts))
 
 
 def spark(values: Sequence[float], fraction: bool = False) -> Markup:

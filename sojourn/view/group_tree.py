@@ -67,7 +67,9 @@ def _start(line: Line, places: dict[str, int]) -> int:
 
 def _holder(at: int, turn: int, lines: Sequence[Line], starts: Sequence[int], places: dict[str, int]) -> int:
     """Returns the line in which a turn that a play shares is drawn."""
-    while turn < starts[at]:
+    passed: set[int] = set()
+    while turn < starts[at] and at not in passed:  # as damaged records may name each other
+        passed.add(at)
         branch = lines[at].branch
         assert branch is not None
         at = places[branch.of]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,6 +60,7 @@ def click_position(message: Message | None) -> tuple[float, float] | None:
     for call in message.calls:
         x, y = call.arguments.get("x"), call.arguments.get("y")
         if isinstance(x, (int, float)) and isinstance(y, (int, float)):
-            return float(x), float(y)
+            with suppress(OverflowError):  # a number of hundreds of digits, as an agent that repeats itself writes
+                return float(x), float(y)
     match = POINT.search(message.text[:1000])
     return (float(match[1]), float(match[2])) if match else None

@@ -48,8 +48,8 @@ def ago(seconds: float) -> str:
 
 def size(count: int) -> str:
     """Returns a count with three digits and a unit, such as 12.3k."""
-    for unit, length in (("M", 1_000_000), ("k", 1_000)):
-        if count >= length:
+    for unit, length in (("G", 1_000_000_000), ("M", 1_000_000), ("k", 1_000)):
+        if count >= 0.9995 * length:  # which is 1 of the unit in three digits
             return f"{count / length:.3g}{unit}"
     return str(count)
 

@@ -164,7 +164,7 @@ def _panel_chart(events: Sequence[EventRow]) -> Markup | None:
     refused = [float(at) for at, (row, _) in zip(x, judged, strict=True) if row.event.kind == REFUSED]
     curves = [Curve("candidate", x, rates[:, 0], rates[:, 1], rates[:, 2]), Curve("what served then", x, served)]
     marks = [(at, "refused") for at in refused[-MARKED:]]
-    return chart("success on the panel, by candidate", curves, fraction=True, marks=marks)
+    return chart("success on the panel, by candidate", curves, fraction=True, marks=marks, x="candidate")
 
 
 def _traffic_charts(found: LiveReading) -> list[Markup]:
@@ -188,8 +188,8 @@ def _traffic_charts(found: LiveReading) -> list[Markup]:
     failed = [curve("failed", lambda one: one.failed), curve("client left", lambda one: one.left)]
     per = "minute" if width == 1 else f"{width} minutes"
     return [
-        chart(f"requests per {per}, by release; minutes since the first", answered),
-        chart(f"failures per {per}; minutes since the first", failed),
+        chart(f"requests per {per}, by release; minutes since the first", answered, x="minute"),
+        chart(f"failures per {per}; minutes since the first", failed, x="minute"),
     ]
 
 

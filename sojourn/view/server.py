@@ -8,6 +8,7 @@ security policy of every response allows no script but the viewer's own file.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import hmac
 import secrets
 import socket
@@ -69,13 +70,14 @@ class Number(Convertor[int]):
 
 
 register_url_convertor("number", Number())
+LOCAL = ("localhost", "127.0.0.1", "[::1]")  # names of this machine
 POLL_S = 0.5  # between two checks of whether a run has changed
-COOKIE = "sojourn_token"
+COOKIE = "sojourn_token_"  # begins the name, which has a hash: browsers do not tell the ports of a host apart
 
 
 def application(
     folders: Sequence[Path],
-    hosts: Sequence[str] = ("localhost", "127.0.0.1", "[::1]"),
+    hosts: Sequence[str] = LOCAL,
     token: str = "",
     reruns: Reruns | None = None,
     answering: str = "",
@@ -149,6 +151,7 @@ class Guard:
     def __init__(self, app: ASGIApp, token: str) -> None:
         self.app = app
         self.token = token
+        self.cookie = COOKIE + hashlib.sha256(token.encode()).hexdigest()[:12]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -165,12 +168,12 @@ class Guard:
             await send(message)
 
         request = HTTPConnection(scope)
-        if not self.token or self._is_token(request.cookies.get(COOKIE, "")):
+        if not self.token or self._is_token(request.cookies.get(self.cookie, "")):
             await self.app(scope, receive, guarded)
         elif self._is_token(request.query_params.get("token", "")):
             rest = QueryParams([(key, value) for key, value in request.query_params.multi_items() if key != "token"])
             answer = RedirectResponse(request.url.path + (f"?{rest}" if rest else ""), 303)
-            answer.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
+            answer.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")
             await answer(scope, receive, guarded)
         else:
             refused = PlainTextResponse(
@@ -239,9 +242,9 @@ def serve(
     address = f"http://{netloc}:{bound.getsockname()[1]}/" + (f"?token={token}" if token else "")
     reruns = Reruns(out) if play else None
     served = [*folders, *([out] if out is not None else ())]
-    hosts = {} if local else {"hosts": ["*"]}
+    hosts = (*LOCAL, netloc) if local else ("*",)
     answering = secrets.token_urlsafe(16) if answer else ""
-    app = application(served, token=token, reruns=reruns, answering=answering, **hosts)
+    app = application(served, token=token, reruns=reruns, answering=answering, hosts=hosts)
     print(f"sojourn view: {address}  (press Ctrl-C to stop)", flush=True)
     if browser:
         webbrowser.open(address)

@@ -41,7 +41,7 @@ def by_token(floor):
 
 
 async def test_what_clips_leave_out_holds_the_gradient_back():
-    (held, norm), (free, nothing) = await taken(by_token(1e-6)), await taken(by_token(None))
+    (held, norm), (free, nothing) = await taken(by_token(1e-6)), await taken(by_token(0.0))
     assert norm > 0.1
     assert nothing == 0
     assert "left_out_norm" not in free
@@ -53,7 +53,7 @@ async def test_what_clips_leave_out_holds_the_gradient_back():
 
 async def test_of_several_losses_that_divide_the_gradient_the_greatest_divisor_counts():
     """Objectives of one name are added up, so the norm of what two losses leave out is that of both together."""
-    one, both, free = [(await taken(*map(by_token, floors)))[0] for floors in ([1e-6], [1e-6, 1e-6], [None, None])]
+    one, both, free = [(await taken(*map(by_token, floors)))[0] for floors in ([1e-6], [1e-6, 1e-6], [0.0, 0.0])]
     assert both["left_out_norm"] == pytest.approx(2 * one["left_out_norm"], rel=1e-4)
     assert both["grad_norm"] == pytest.approx(free["grad_norm"] / both["left_out_norm"], rel=1e-4)
     floor = 3 * both["left_out_norm"]
@@ -63,7 +63,7 @@ async def test_of_several_losses_that_divide_the_gradient_the_greatest_divisor_c
 
 async def test_parts_and_the_gradient_of_other_losses_are_divided_alike():
     (whole, _), (parts, _) = [await taken(by_token(1e-6), NLL(), token_budget=n) for n in (100_000, 1)]
-    free, _ = await taken(by_token(None), NLL())
+    free, _ = await taken(by_token(0.0), NLL())
     assert parts["left_out_norm"] == pytest.approx(whole["left_out_norm"], rel=1e-4)
     for divided in (whole, parts):
         assert divided["grad_norm"] == pytest.approx(free["grad_norm"] / whole["left_out_norm"], rel=1e-4)

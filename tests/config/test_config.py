@@ -154,6 +154,7 @@ def test_what_is_no_component_says_what_to_write(tmp_path, monkeypatch):
         (f"seed={'[' * 60}{']' * 60}", "override 'seed': it is nested too deeply: expected at most 50"),
         (f"seed={'9' * 5000}", "expected a whole number"),
         ("name.first='x'", "override 'name': it is the value 't', not a table"),
+        ("seed=1\nsteps=2", "seed = '1\\nsteps=2': expected a whole number"),
         ("extends=parent.toml", "only a file extends another"),
         ("losses.².coef=1", "override 'losses.².coef': no '²' in the array; use one of 0, ppo"),
         ("losses.1.coef=1", "no '1' in the array"),

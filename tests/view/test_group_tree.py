@@ -56,6 +56,11 @@ def test_a_branch_whose_origin_is_not_there_is_drawn_whole():
     assert circles(svg) == {"/b/0": (0, 0), "/b/1": (1, 0)}
 
 
+def test_plays_that_damaged_records_make_branches_of_each_other_are_drawn():
+    svg = tree_svg([line("a", 2, Branch("b", (1,))), line("b", 2, Branch("a", (1,))), line("c", 2, Branch("c", (1,)))])
+    assert circles(svg) == {"/a/1": (1, 0), "/b/1": (1, 1), "/c/1": (1, 2)}
+
+
 def test_the_sign_of_an_advantage_is_a_colour_and_texts_are_escaped():
     svg = tree_svg([line("<a>", 1, None, 0.5), line("b", 2, Branch("<a>", (1,), "<why>"), -0.5), line("c", 1)])
     assert [svg.count(f'turn-node{sign}"') for sign in (" up", " down", "")] == [1, 1, 1]

@@ -193,3 +193,15 @@ def test_a_viewer_with_a_token_asks_for_it(runs: Path) -> None:
     assert guarded.get("/?token=wrong").status_code == 403
     assert guarded.get("/?token=secret&q=x", follow_redirects=False).headers["location"] == "/?q=x"
     assert guarded.get("/").status_code == 200, "the cookie is enough"
+
+
+def test_more_runs_than_are_compared_are_counted(runs: Path, tmp_path: Path) -> None:
+    names = [f"run{number}" for number in range(18)]
+    for name in names:
+        (tmp_path / name).mkdir()
+        for file in ("config.toml", "metrics.jsonl"):
+            (tmp_path / name / file).write_bytes((runs / "seed0" / file).read_bytes())
+    client = TestClient(application([tmp_path]), base_url="http://127.0.0.1")
+    page = client.get("/diff", params={"run": names}).text
+    assert "the first 16 of 18 runs are compared" in page
+    assert "runs are compared" not in client.get("/diff", params={"run": names[:16]}).text

@@ -18,7 +18,7 @@ class STPPO:
     """-min(w A, clip(w, 1 - clip_low, 1 + clip_high) A), where w is the geometric mean of a turn's token ratios; its
     gradient is divided by the norm of the gradient of w A at the clipped tokens (Li et al. 2025, arXiv:2511.20718).
 
-    `level = "token"` takes each token's own ratio (S-PPO); without a `floor` the gradient is not divided (Turn-PPO, the
+    `level = "token"` takes each token's own ratio (S-PPO); with `floor = 0` the gradient is not divided (Turn-PPO, the
     loss `gspo` with `level = "turn"`). The norm is at least `floor`, so that a clip that removes little does not make
     the step larger: we do not know what the authors do there. The source is the abstract, reviews and notes, and some
     notes take the arithmetic mean of a turn's ratios, not the geometric one. Both gradients are those of the whole
@@ -28,7 +28,7 @@ class STPPO:
     clip_low: Annotated[float, Range(0, 1)] = 0.2
     clip_high: Annotated[float, Range(0)] = 0.2
     level: Literal["turn", "token"] = "turn"
-    floor: Annotated[float, Range(above=0)] | None = 1.0
+    floor: Annotated[float, Range(0)] = 1.0
     coef: float = 1.0
 
     needs = frozenset[str]()
@@ -43,7 +43,7 @@ class STPPO:
 
     @property
     def further_objectives(self) -> tuple[str, ...]:
-        return () if self.floor is None else ("left_out",)
+        return ("left_out",) if self.floor else ()
 
     def objective(self, name: str, out: PassOutput, batch: SelectedTokens) -> torch.Tensor:
         """Returns what the clip removed from each token's loss: (n,), with gradient; 0 where it removed nothing."""
@@ -52,7 +52,7 @@ class STPPO:
 
     def divisor(self, norms: Mapping[str, float]) -> float:
         """Returns the norm of the gradient of what was left out, or `floor` where that is greater."""
-        return max(norms["left_out"], self.floor or 0.0)
+        return max(norms["left_out"], self.floor)
 
     def _both(self, gap: torch.Tensor, batch: SelectedTokens) -> tuple[torch.Tensor, torch.Tensor]:
         ratio = (mean_by(gap, batch.turn) if self.level == "turn" else gap).exp()

@@ -274,6 +274,10 @@ class _PlainTrajectory(msgspec.Struct):
     unacted_info: dict[str, float] = {}
     model: str = Trajectory.model
 
+    def __post_init__(self) -> None:
+        if wrong := [turn.parent for number, turn in enumerate(self.turns) if not -1 <= turn.parent < number]:
+            raise ValueError(f"a turn has the parent {wrong[0]}: expected an earlier turn, or -1")
+
 
 class _PlainRecord(msgspec.Struct):
     """The line of JSON of a record; `arrays` has the name, type and length of each array that follows it."""

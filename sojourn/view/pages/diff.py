@@ -24,7 +24,9 @@ MAX_RUNS = 16
 
 def index(request: Request) -> Page:
     cache = run_cache(request)
-    keys = list(dict.fromkeys(request.query_params.getlist("run")))[:MAX_RUNS]
+    asked = list(dict.fromkeys(request.query_params.getlist("run")))
+    keys = asked[:MAX_RUNS]
+    more = [f"the first {MAX_RUNS} of {len(asked)} runs are compared: select fewer"] * (len(asked) > MAX_RUNS)
     window, seeds = smoothing(request), request.query_params.get("seeds") == "1"
     runs = {key: cache.status(cache.path(key)) for key in keys}
     lines = {key: cache.lines(run.path) for key, run in runs.items()}
@@ -35,7 +37,7 @@ def index(request: Request) -> Page:
     return render(
         request, "diff.html", keys=keys, runs=runs, charts=drawn, names=names, chosen=metrics, window=window,
         seeds=seeds, differences=_differences(runs), others=[key for key in cache.paths() if key not in keys],
-        problems=[problem for run in runs.values() for problem in (*run.missing, *cache.metrics_problems(run.path))],
+        problems=more + [one for run in runs.values() for one in (*run.missing, *cache.metrics_problems(run.path))],
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -136,20 +137,21 @@ def _action_prefixes(actions: Sequence[Sequence[str]], height: int) -> list[list
     diverge here. Of the prefixes that continue another one, the first keeps its number and the others get new ones.
     """
     result: list[list[tuple[int, bool]]] = [[] for _ in actions]
-    numbers: dict[tuple[str, ...], int] = {(): 0}
-    newest = 0
+    at, shown, newest = [0] * len(actions), [0], 0  # the prefix of each episode, and the number of each prefix
     for turn in range(height):
         present = [k for k, of_episode in enumerate(actions) if turn < len(of_episode)]
-        prefixes = list(dict.fromkeys(tuple(actions[k][: turn + 1]) for k in present))
-        continued: set[tuple[str, ...]] = set()
-        for prefix in prefixes:
-            newest += prefix[:-1] in continued
-            numbers[prefix] = newest if prefix[:-1] in continued else numbers[prefix[:-1]]
-            continued.add(prefix[:-1])
-        diverging = {prefix[:-1] for prefix in prefixes if sum(other[:-1] == prefix[:-1] for other in prefixes) > 1}
+        longer: dict[tuple[int, str], int] = {}  # the prefixes that continue one by an action
+        continued = Counter[int]()
         for k in present:
-            prefix = tuple(actions[k][: turn + 1])
-            result[k].append((numbers[prefix], prefix[:-1] in diverging))
+            if (step := (at[k], actions[k][turn])) in longer:
+                continue
+            longer[step] = len(shown)
+            newest += continued[at[k]] > 0
+            shown.append(newest if continued[at[k]] else shown[at[k]])
+            continued[at[k]] += 1
+        for k in present:
+            before, at[k] = at[k], longer[at[k], actions[k][turn]]
+            result[k].append((shown[at[k]], continued[before] > 1))
     return result
 
 

@@ -114,7 +114,7 @@ def _charts(kind: Kind, readings: Sequence[Reading]) -> list[Markup]:
             curves = [Curve(part.name, x, row) for part, row in zip(kind.parts, rows, strict=True)]
         else:
             curves = [_of_many(x, rows)]
-        drawn.append(chart(title, curves, fraction=name.endswith("_share"), marks=marks))
+        drawn.append(chart(title, curves, fraction=name.endswith("_share"), marks=marks, x="reading"))
     return drawn
 
 

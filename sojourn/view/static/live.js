@@ -93,7 +93,10 @@ async function refresh() {
   try {
     const page = parse(await (await fetch(location.href)).text());
     const fresh = page.getElementById("main");
-    if (fresh && visitNumber === visits && !busy()) swap(document.getElementById("main"), fresh);
+    if (fresh && visitNumber === visits && !busy()) {
+      swap(document.getElementById("main"), fresh);
+      document.body.dataset.fingerprint = page.body.dataset.fingerprint;
+    }
   } catch { /* the server does not answer, which the event stream reports */ }
   refreshing = false;
   if (refreshAgain) { refreshAgain = false; refresh(); }
@@ -119,7 +122,8 @@ function swap(old, fresh) {
 function followUpdates() {
   stream?.close();
   const { run, live, fingerprint } = document.body.dataset, pulse = document.getElementById("pulse");
-  if (!live) { pulse.hidden = true; return; }
+  pulse.hidden = !live;
+  if (!live || document.hidden) return; // a browser has six connections to a server, for all tabs together
   stream = new EventSource("/events?" + new URLSearchParams({ run, live, fingerprint }));
   stream.onopen = () => { pulse.className = "pulse on"; pulse.title = "this page updates while the run goes on"; };
   stream.onmessage = refresh;
@@ -127,6 +131,7 @@ function followUpdates() {
 }
 
 addEventListener("pagehide", () => stream?.close());
+document.addEventListener("visibilitychange", followUpdates);
 addEventListener("pageshow", (event) => { if (event.persisted) followUpdates(); });
 
 // ---- keys
@@ -229,7 +234,7 @@ function hint(event) {
   svg.append(cross);
   const tip = document.createElement("div");
   tip.className = "tip";
-  tip.textContent = "step " + near + "\n" + lines.join("\n");
+  tip.textContent = svg.dataset.x + " " + near + "\n" + lines.join("\n");
   svg.parentElement.append(tip);
   tip.style.left = Math.min(event.clientX - box.left + 14, box.width - tip.offsetWidth) + "px";
   tip.style.top = Math.max(0, event.clientY - box.top) + "px";
