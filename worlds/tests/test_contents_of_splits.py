@@ -8,6 +8,7 @@ from sojourn_worlds.clinic import Clinic
 from sojourn_worlds.devices import Devices
 from sojourn_worlds.redteam import RedTeam
 from sojourn_worlds.social import Social
+from sojourn_worlds.social.scene import draw
 
 
 async def shown(env: Env) -> tuple[str, ...]:
@@ -19,6 +20,16 @@ FAMILIES = [
     *(Clarify(), Clinic(), RedTeam(seat="defender"), Social(kind="price")),
     *(Devices(devices=1, requests=1, relative=0.0), Devices(devices=1, requests=2, place="car", relative=0.0)),
 ]
+
+
+def test_scenes_of_prices_among_others_are_in_one_split_alone():
+    """Each sees what is sold and at which prices; there are 96 of these, and every fourth scene is one."""
+    found = {}
+    for split, count in (("train", 1500), ("test", 300)):
+        scenes = [draw(task.seed, "mixed") for task in Social().tasks(split)[:count]]
+        found[split] = {f"{one.about} {one.issues['price']}" for one in scenes if "price" in one.issues}
+    assert len(found["test"]) > 10
+    assert not found["train"] & found["test"]
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda one: type(one).__name__)
