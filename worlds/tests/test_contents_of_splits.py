@@ -5,7 +5,8 @@ import pytest
 from sojourn.protocols import Env
 from sojourn_worlds.clarify import Clarify
 from sojourn_worlds.clinic import Clinic
-from sojourn_worlds.devices import Devices
+from sojourn_worlds.devices import DIFFICULTY, Devices
+from sojourn_worlds.devices.errand import draw as draw_errand
 from sojourn_worlds.redteam import RedTeam
 from sojourn_worlds.social import Social
 from sojourn_worlds.social.scene import draw
@@ -20,6 +21,17 @@ FAMILIES = [
     *(Clarify(), Clinic(), RedTeam(seat="defender"), Social(kind="price")),
     *(Devices(devices=1, requests=1, relative=0.0), Devices(devices=1, requests=2, place="car", relative=0.0)),
 ]
+
+
+@pytest.mark.parametrize("fields", [{}, {"place": "car", "requests": 1}], ids=["default", "car"])
+def test_errands_with_two_devices_are_in_one_split_alone(fields):
+    family, found = Devices(**fields), {}
+    size = tuple((name, getattr(family, name)) for name in DIFFICULTY)
+    for split, count in (("train", 4000), ("test", 400)):
+        errands = [draw_errand(task.seed, size) for task in family.tasks(split)[:count]]
+        found[split] = {f"{sorted(one.initial.items())} {sorted(one.target.items())}" for one in errands}
+    assert len(found["test"]) > 350
+    assert not found["train"] & found["test"]
 
 
 def test_scenes_of_prices_among_others_are_in_one_split_alone():
