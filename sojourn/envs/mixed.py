@@ -18,9 +18,9 @@ from sojourn.types import Task
 
 @dataclass
 class _Opened:
-    """Holds the stack that closes the open worlds together."""
+    """Holds a stack for each call of `open`, which closes the worlds that it opened; none where it failed."""
 
-    stack: AsyncExitStack | None = None
+    stacks: list[AsyncExitStack] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,19 +123,20 @@ class Mixed:
         return self.world_of(task).make(task)
 
     async def open(self) -> None:
-        """Opens all worlds; where one fails, closes those that were opened before."""
+        """Opens all worlds; where one fails, closes those that were opened before. May be called again, where each call
+        needs its `close`."""
+        self._opened.stacks.append(opened := AsyncExitStack())
         async with AsyncExitStack() as stack:
             for world in self.worlds:
                 if isinstance(world, Closes):
                     stack.push_async_callback(world.close)
                 if isinstance(world, Opens):
                     await world.open()
-            self._opened.stack = stack.pop_all()
+            opened.push_async_callback(stack.pop_all().aclose)
 
     async def close(self) -> None:
-        stack, self._opened.stack = self._opened.stack, None
-        if stack is not None:
-            await stack.aclose()
+        if self._opened.stacks:
+            await self._opened.stacks.pop().aclose()
 
 
 def _first(world: Any) -> Task:

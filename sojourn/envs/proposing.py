@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -24,13 +23,6 @@ SEAT = "proposer"
 MADE = "made"  # the tag of tasks that no split has
 IMPOSSIBLE = "impossible"  # in the info of a turn: 1 if the text was a task that cannot be used
 LOWEST = -1.0
-
-
-@dataclass
-class _Opened:
-    """Holds the stack that closes the world."""
-
-    stack: AsyncExitStack | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +54,6 @@ class Proposing:
     choices: bool = False
     limits: Limits = field(default_factory=dict[str, tuple[float, float]])
     warmup: bool = False
-    _opened: _Opened = field(default_factory=_Opened, init=False, repr=False, compare=False)
 
     @cached_property
     def proposals(self) -> Proposals:
@@ -128,17 +119,12 @@ class Proposing:
         return len(reader.choices(like)) if self.choices and isinstance(reader, NumbersAsText) else 1
 
     async def open(self) -> None:
-        async with AsyncExitStack() as stack:
-            if isinstance(self.world, Closes):
-                stack.push_async_callback(self.world.close)
-            if isinstance(self.world, Opens):
-                await self.world.open()
-            self._opened.stack = stack.pop_all()
+        if isinstance(self.world, Opens):
+            await self.world.open()
 
     async def close(self) -> None:
-        stack, self._opened.stack = self._opened.stack, None
-        if stack is not None:
-            await stack.aclose()
+        if isinstance(self.world, Closes):
+            await self.world.close()
 
 
 @dataclass(frozen=True)

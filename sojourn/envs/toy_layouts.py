@@ -89,11 +89,12 @@ class Layout:
     def advise(self, state: State, seen: Collection[str], goal: str) -> str:
         """Returns the next action of an expert without the map: it takes keys, opens doors and explores unseen rooms,
         until it sees the item or comes to the room that is asked for."""
-        return f"take {goal}" if goal in self.here(state) else self.explore(state, seen)[0]
+        return f"take {goal}" if goal in self.here(state) else self.explore(state, seen, goal)[0]
 
-    def explore(self, state: State, seen: Collection[str]) -> list[str]:
-        """Returns a shortest list of actions to something new (a key, an open door, or a room not yet `seen`), without
-        knowledge of the map; it prefers rooms behind opened doors."""
+    def explore(self, state: State, seen: Collection[str], goal: str = TREASURE) -> list[str]:
+        """Returns a shortest list of actions to something new (a key, an open door, or a room not yet `seen`, or the
+        item that is asked for, where it was left), without knowledge of the map; it prefers rooms behind opened
+        doors."""
         behind = {exit.room for exits in self.exits.values() for exit in exits.values() if exit.colour in state.opened}
 
         def new(now: State) -> bool:
@@ -101,18 +102,18 @@ class Layout:
 
         if TREASURE not in self.here(state) and behind - set(seen):
             return self._search(state, lambda now: now.room in behind - set(seen))
-        return self._search(state, new)
+        return self._search(state, new, goal)
 
-    def _search(self, state: State, ends: Callable[[State], bool]) -> list[str]:
-        """Returns the first actions, breadth-first, to a state that `ends`; useless objects are not taken."""
+    def _search(self, state: State, ends: Callable[[State], bool], goal: str = TREASURE) -> list[str]:
+        """Returns the first actions, breadth-first, to a state that `ends`; objects are not taken, but for the goal."""
         before: dict[State, tuple[State, str] | None] = {state: None}
-        queue = deque([state])
+        useless, queue = set(OBJECTS) - {goal}, deque([state])
         while queue:
             now = queue.popleft()
             if ends(now):
                 return _steps(before, now)
             for action, then in self.moves(now).items():
-                if then not in before and action.removeprefix("take ") not in OBJECTS:
+                if then not in before and action.removeprefix("take ") not in useless:
                     before[then] = (now, action)
                     queue.append(then)
         raise InfrastructureError(f"nothing new can be reached from {state}: this is a bug in the toy's layouts")

@@ -12,10 +12,12 @@ from sojourn.config import toml
 from sojourn.config.registry import build
 from sojourn.display import Display
 from sojourn.envs.mixed import Mixed
+from sojourn.envs.proposing import Proposing
 from sojourn.envs.toy import Toy, ToyEnv
 from sojourn.errors import ConfigError
 from sojourn.record import metrics
 from sojourn.record.run import RunFolder
+from sojourn.rollout.world import open_world
 from sojourn.train.resolve import resolve
 from sojourn.train.run import run_recipe
 from sojourn_worlds.shop import Shop
@@ -63,6 +65,20 @@ class Counting(Toy):
 class Failing(Shop):
     async def open(self) -> None:
         raise ConfigError("no shop today")
+
+
+class Sometimes(Shop):
+    """Can be opened once."""
+
+    opened: list[bool] = []  # noqa: RUF012
+
+    async def open(self) -> None:
+        if self.opened:
+            raise ConfigError("no shop any more")
+        self.opened.append(True)
+
+    async def close(self) -> None:
+        pass
 
 
 def test_tasks_take_turns_by_their_shares() -> None:
@@ -134,6 +150,30 @@ def test_what_cannot_be_mixed_is_refused(fields, message) -> None:
         Mixed(**fields)
     with pytest.raises(ConfigError, match="two of its worlds are called 'toy'"):
         Mixed(worlds=(Toy(), Toy(rooms=4))).tasks("train")
+
+
+@pytest.mark.parametrize("wrapped", [lambda world: Mixed(worlds=(world,)), lambda world: Proposing(world=world)])
+async def test_what_is_opened_twice_is_closed_twice(wrapped) -> None:
+    """As by two runs that share a world, one of which ends sooner."""
+    Counting.log.clear()
+    family = wrapped(Counting())
+    for _ in range(2):
+        await family.open()
+    await family.close()
+    assert Counting.log == ["open", "open", "close"]
+    await family.close()
+    assert Counting.log == ["open", "open", "close", "close"]
+
+
+async def test_a_second_opening_that_fails_closes_what_it_opened_alone() -> None:
+    Counting.log.clear()
+    family = Mixed(worlds=(Counting(), Sometimes()))
+    async with open_world(family):
+        with pytest.raises(ConfigError, match="no shop any more"):
+            async with open_world(family):
+                pass
+        assert Counting.log == ["open", "open", "close"]
+    assert Counting.log == ["open", "open", "close", "close"]
 
 
 async def test_all_worlds_are_opened_and_closed_also_where_one_fails() -> None:

@@ -143,7 +143,7 @@ class ALFWorld:
 def official_games(folder: Path, kinds: Sequence[str]) -> list[Path]:
     """Returns the games of these kinds that can be won, in an order that mixes the kinds."""
     game_files = [file for file in folder.rglob("game.tw-pddl") if _kind(file) in kinds and not _left_out(file)]
-    games = [file for file in game_files if json.loads(file.read_text()).get("solvable")]
+    games = [file for file in game_files if json.loads(file.read_text("utf-8")).get("solvable")]
     if not games:
         raise ConfigError(f"alfworld: {folder} has no game of the kinds {', '.join(kinds)}: run alfworld-download")
     return sorted(games, key=lambda file: hashlib.sha256(file.relative_to(folder).as_posix().encode()).digest())

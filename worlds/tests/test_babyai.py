@@ -73,6 +73,20 @@ async def test_the_expert_goes_on_from_wherever_chance_stopped(level: str) -> No
     assert tried >= 2
 
 
+@pytest.mark.parametrize("level", ["GoToRedBallNoDists", "GoToObjS4", "OpenRedDoor"])
+def test_no_mission_is_in_both_splits(level: str) -> None:
+    """Of these levels there are a few thousand missions, or a hundred: whoever trains for long has seen nearly all."""
+    family = BabyAI(levels=(level,))
+
+    def drawn(split: str, count: int) -> set[str]:
+        worlds = [family.make(task).world for task in family.tasks(split)[:count]]
+        return {f"{world.mission} {world.pprint_grid()} {world.agent_pos}" for world in worlds}
+
+    train, test = drawn("train", 1500), drawn("test", 200)
+    assert len(test) > 20
+    assert not train & test
+
+
 async def test_chance_earns_little() -> None:
     family, rng = BabyAI(choices=True, turns=20), random.Random(0)
     ends = [await wander(family.make(task), rng, 100) for task in family.tasks("train")[:100]]

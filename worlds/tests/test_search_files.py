@@ -11,6 +11,7 @@ from search_play import follow
 from sojourn.checks.env import check_env
 from sojourn.errors import ConfigError
 from sojourn_worlds.search import Search
+from sojourn_worlds.search.files import load
 from sojourn_worlds.search.splits import split_of
 
 HOTPOT = {
@@ -48,6 +49,16 @@ async def test_questions_bring_their_own_passages(tmp_path) -> None:
     assert (await play.step("agent", say("answer[Nordland]"))).success
     report = await check_env(family)
     assert report.passed, report.failed
+
+
+def test_passages_may_have_the_id_0_and_separators_of_lines_in_their_text(tmp_path) -> None:
+    passages, asked = tmp_path / "passages.jsonl", tmp_path / "asked.jsonl"
+    records = [{"id": 0, "title": "Tower", "text": "Ada\u2028built it."}, {"id": 1, "title": "Lake", "text": "Deep."}]
+    passages.write_text("\n".join(json.dumps(one, ensure_ascii=False) for one in records), "utf-8")
+    asked.write_text(json.dumps({"question": "Who built it?", "answer": "Ada", "evidence": [0]}))
+    corpus, [question] = load(str(passages), str(asked))
+    assert question.evidence == ("0",)
+    assert corpus.by_id["0"].text == "Ada built it."
 
 
 async def test_evidence_of_other_wording_is_found_by_its_title(tmp_path) -> None:

@@ -71,6 +71,17 @@ def blind(env, actions) -> str:
     return next(action for action in CHANCE.sample(actions, len(actions)) if env.game.accepts(action))
 
 
+async def test_no_frozen_lake_is_in_both_splits() -> None:
+    family, found = TextArena(game="FrozenLake-v0"), {}
+    for split, count in (("train", 400), ("test", 60)):
+        plays = [family.make(task) for task in family.tasks(split)[:count]]
+        found[split] = {(await play.start()).messages[0].text for play in plays}
+        for play in plays:
+            await play.close()
+    assert len(found["test"]) > 25
+    assert not found["train"] & found["test"]
+
+
 async def test_the_expert_finds_a_line_that_wins_against_the_known_opponent() -> None:
     family = TextArena()
     for task in family.tasks("train")[:3]:

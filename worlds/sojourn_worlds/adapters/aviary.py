@@ -14,6 +14,7 @@ import copy
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
@@ -221,12 +222,14 @@ class AviaryPlay(NativeActions):
             except UNCOPIABLE:  # it holds a connection, a lock, a handle of C
                 pass
         twin.env = self.world.build(self.task)
-        await twin.env.reset()
-        for calls in self.calls_made:
-            try:
-                await twin._apply(calls)
-            except ValueError:
-                continue  # as it was then
+        try:
+            await twin.env.reset()
+            for calls in self.calls_made:
+                with suppress(ValueError):  # as it was then
+                    await twin._apply(calls)
+        except BaseException:  # cancellation included: nobody else knows the environment
+            await twin.close()
+            raise
         return twin
 
     async def _apply(self, calls: Sequence[ToolCall]) -> Any:

@@ -185,7 +185,12 @@ class GymnasiumPlay:
     async def fork(self) -> GymnasiumPlay:
         twin = copy.copy(self)
         twin.actions_taken = list(self.actions_taken)
-        twin.env = self._copied() or self._replayed()
+        if self.env is None:  # not started yet, or closed
+            return twin
+        if (copied := self._copied()) is not None:
+            twin.env, twin.last_observation, twin.mask = copied
+        else:
+            twin._play_again()
         return twin
 
     def state_key(self) -> str:
@@ -193,20 +198,35 @@ class GymnasiumPlay:
         left = f"/{self.world.turns - len(self.actions_taken)}" if self.world.turns else ""
         return hashlib.sha256(f"{self.task.data['id']}/{self.observation_text}{left}".encode()).hexdigest()[:16]
 
-    def _copied(self) -> Any:
+    def _copied(self) -> tuple[Any, Any, Any] | None:
+        """Returns copies of the environment, its last observation and its mask, which may be parts of it that it
+        changes in place; None where it cannot be copied."""
         if self.world.forks == "replay" or any(_made_anew(env) for env in _layers(self.env)):
             return None
         try:
-            return copy.deepcopy(self.env)
+            return copy.deepcopy((self.env, self.last_observation, self.mask))
         except UNCOPIABLE:  # it holds a window, a generator, a handle of C
             return None
 
-    def _replayed(self) -> Any:
-        env = self.world.build(self.task)
-        env.reset(seed=self.task.seed, options=dict(self.task.data["options"]) or None)
-        for action in self.actions_taken:
-            env.step(action)
-        return env
+    def _play_again(self) -> None:
+        """Repeats the actions in a new environment, which must come to the same."""
+        before, total = (self.observation_text, self.total_reward), 0.0
+        self.env = self.world.build(self.task)
+        try:
+            seen, info = self.env.reset(seed=self.task.seed, options=dict(self.task.data["options"]) or None)
+            for action in self.actions_taken:
+                seen, reward, _, _, info = self.env.step(action)
+                total += float(reward)
+            if not self.done:
+                self._see(seen, info)
+            if before != (self.observation_text, total):
+                raise InfrastructureError(
+                    f"gymnasium: {self.task.data['id']} is not deterministic: replayed for a fork, it gives another "
+                    f"observation or reward after {len(self.actions_taken)} actions"
+                )
+        except BaseException:
+            self.env.close()
+            raise
 
     def _see(self, observation: Any, info: Mapping[str, Any]) -> None:
         self.last_observation = observation

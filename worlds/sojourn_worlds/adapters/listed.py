@@ -42,10 +42,10 @@ def rows(path: str, world: str) -> tuple[dict[str, Any], ...]:
 
 @lru_cache(16)
 def _read(path: str, changed: int) -> tuple[Any, ...]:
-    text = Path(path).read_text()
+    text = Path(path).read_text("utf-8")
     if path.endswith(".toml"):
         return tuple(json.loads(json.dumps(tomllib.loads(text).get("task", []))))
-    return tuple(json.loads(line) for line in text.splitlines() if line.strip())
+    return tuple(json.loads(line) for line in text.split("\n") if line.strip())
 
 
 def same(expected: Any, given: Any) -> bool:

@@ -185,9 +185,13 @@ class MCPPlay(NativeActions):
         """Starts a new server and makes the same calls again: the states are equal where the server is
         deterministic."""
         twin = type(self)(self.world, self.task)
-        await twin.start()
-        for made in self.calls:
-            twin.calls.append(await twin.call(made.name, **made.arguments))
+        try:
+            await twin.start()
+            for made in self.calls:
+                twin.calls.append(await twin.call(made.name, **made.arguments))
+        except BaseException:  # cancellation included: nobody else knows the server
+            await twin.close()
+            raise
         twin.turns_taken, twin.done = self.turns_taken, self.done
         return twin
 

@@ -176,9 +176,18 @@ class OpenEnvPlay(NativeActions):
         twin.toolbox = self.toolbox
         if not self.world.text:
             twin.offer_native_actions()
-        await twin._connect()
-        for data in self.actions_taken:
-            twin.last_observation = (await twin._ask("step", data))["observation"]
+        try:
+            await twin._connect()
+            for data in self.actions_taken:
+                twin.last_observation = (await twin._ask("step", data))["observation"]
+            if self.last_observation and _shown(twin.last_observation) != _shown(self.last_observation):
+                raise InfrastructureError(
+                    f"openenv: {self.world.url} does not follow its seed: what was done again for a fork gave another "
+                    f"observation after {len(self.actions_taken)} actions"
+                )
+        except BaseException:  # cancellation included: nobody else knows the session
+            await twin.close()
+            raise
         twin.actions_taken, twin.total_reward, twin.done = list(self.actions_taken), self.total_reward, self.done
         return twin
 
@@ -235,7 +244,7 @@ class OpenEnvPlay(NativeActions):
     async def _describe(self) -> str:
         if self.world.describe:
             return str(await settled(called(self.world.describe, "openenv: describe")(self.last_observation)))
-        fields = {key: value for key, value in self.last_observation.items() if key != "metadata" and value is not None}
+        fields = _shown(self.last_observation)
         if len(fields) == 1:
             return as_text(next(iter(fields.values())))
         return "\n".join(f"{key}: {as_text(value)}" for key, value in fields.items()) or "done"
@@ -244,6 +253,11 @@ class OpenEnvPlay(NativeActions):
 class OpenEnvPlayWithExpert(OpenEnvPlay):
     async def expert(self) -> str:
         return await settled(called(self.world.expert, "openenv: expert")(self.last_observation))
+
+
+def _shown(observation: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of an observation that have a value, without those for programs, which may hold times."""
+    return {key: value for key, value in observation.items() if key != "metadata" and value is not None}
 
 
 def _act(schema: Mapping[str, Any]) -> Tool:

@@ -202,10 +202,21 @@ class PettingZooPlay:
         twin.actions_taken = list(self.actions_taken)
         twin.rng = random.Random()
         twin.rng.setstate(self.rng.getstate())
+        if self.env is None:  # not started yet, or closed
+            return twin
         twin.env = self.world.build()
-        twin.env.reset(seed=self.task.seed)
-        for action in self.actions_taken:
-            twin.env.step(action)
+        try:
+            twin.env.reset(seed=self.task.seed)
+            for action in self.actions_taken:
+                twin.env.step(action)
+            if not self.done and (twin.seat, twin._describe()) != (self.seat, self.last_observation):
+                raise InfrastructureError(
+                    f"{self.world.id} is not deterministic: replayed for a fork, it gives another observation after "
+                    f"{len(self.actions_taken)} actions"
+                )
+        except BaseException:
+            twin.env.close()
+            raise
         return twin
 
     def state_key(self) -> str:

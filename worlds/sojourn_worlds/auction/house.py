@@ -159,8 +159,8 @@ class House:
         return self.reward(self.lots.policy_seat) >= self.threshold - 1e-9
 
     def info(self) -> Mapping[str, float]:
-        """Returns the seller's revenue, and the fraction of the sold items that went to a bidder who values them
-        most."""
+        """Returns the seller's revenue, and the fraction of the items so far that went to a bidder who values them
+        most; those that nobody took count."""
         sales = zip(self.lots.worth, self.sales, strict=False)
         efficient = [winner >= 0 and worth[winner] == max(worth) for worth, (winner, _) in sales]
         revenue = sum(price for _, price in self.sales)

@@ -35,6 +35,8 @@ class BabyAI:
     `levels` are names of the package's levels, from GoToRedBallNoDists to BossLevel; a task's seed draws one of them.
     `turns` ends the episode without success (0: after the level's own limit, 64 for most of one room). `discount` pays
     less for a mission the longer it took, as the package does.
+
+    A mission belongs to one split by its own hash: none of the test split is ever seen in training.
     """
 
     levels: tuple[str, ...] = EASY

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import random
 from functools import lru_cache
 from typing import Any
 
 from sojourn.envs.about import require_module
 from sojourn.errors import ConfigError
+from sojourn.tasks.splits import draw_for_seed
 
 # not here: KeyInBox, which the bot cannot solve, and OpenDoorsOrder...Debug, whose rules fail even who obeys them
 # fmt: off
@@ -42,6 +45,19 @@ def enter(level: str, seed: int, turns: int) -> Any:
 
 @lru_cache(16)  # a group plays one task many times
 def _made(level: str, seed: int) -> Any:
+    """Returns the first of a seed's missions whose hash belongs to the split of the seed: that of the package's own
+    seed of this number, or else one of the seeds that follow from it."""
+    own = iter([seed])
+    return draw_for_seed(seed, f"babyai {level}", lambda rng: _drawn(level, next(own, None), rng), _content)
+
+
+def _content(world: Any) -> str:
+    """Returns what tells missions apart: the rooms, what is asked for, and where the agent is."""
+    digest = hashlib.sha256(world.grid.encode().tobytes()).hexdigest()
+    return f"{world.mission} {tuple(map(int, world.agent_pos))} {int(world.agent_dir)} {digest}"
+
+
+def _drawn(level: str, seed: int | None, rng: random.Random) -> Any:
     require_module("minigrid", "sojourn-worlds[babyai]", "babyai")  # registers the levels
     registry = require_module("gymnasium.envs.registration", "sojourn-worlds[babyai]", "babyai")
     levels = require_module("minigrid.envs.babyai.core.roomgrid_level", "sojourn-worlds[babyai]", "babyai")
@@ -50,7 +66,7 @@ def _made(level: str, seed: int) -> Any:
     if registered is None:
         raise ConfigError(f"babyai: this version of minigrid has no level {level!r}, leave it out of levels")
     world = registry.load_env_creator(registered.entry_point)(**registered.kwargs)
-    world.reset(seed=seed)
+    world.reset(seed=rng.getrandbits(31) if seed is None else seed)
     return world
 
 

@@ -2,7 +2,7 @@
 
 A task is a user's wish, of which a part is hidden. An action asks about an attribute or orders; an observation is the
 user's answer. The reward comes with the order, which ends the episode: the order's value less the questions' costs, on
-a scale where the best possible play earns 1; after `turns` actions the episode ends without reward.
+a scale where the best possible play earns 1; after `turns` questions the episode ends, less their costs alone.
 
 Ours, in the spirit of asking before acting (CollabLLM: Wu et al. 2025, arXiv:2502.00640; clarification as a decision
 with a price: Zhang and Choi 2023, arXiv:2311.09469), and of users whose wishes are underspecified, come out step by
@@ -38,8 +38,8 @@ class Clarify:
     A thing has `attributes`; of each the user says beforehand what it wants (with probability `given`), says that it
     does not mind (`indifferent`), or says nothing. With `dependent`, one more matters only if another has a certain
     value. The return is 1 - `wrong` for each wrong attribute - `cost` for each question, divided by its value when
-    exactly the necessary questions are asked, and within -1 and 1: the best play earns 1. After `turns` actions the
-    episode ends, without reward.
+    exactly the necessary questions are asked, and within -1 and 1: the best play earns 1. After `turns` questions the
+    episode ends, and the return is minus their cost, on that scale.
 
     With probability `indirect` the user, asked about an attribute, names an option that it does not want, and with each
     further question another one, until one is left.

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import count
 from typing import Any
 
 from sojourn.tasks.splits import draw_for_seed
@@ -38,17 +37,16 @@ class Errand:
 
 @lru_cache(512)
 def draw(seed: int, size: tuple[tuple[str, Any], ...]) -> Errand:
-    """Returns the first of the seed's errands whose wishes can all be fulfilled at once. With one device there are few
-    errands, each of which is in one split alone."""
-    fields = dict(size)
-    if fields["devices"] == 1:
-        return draw_for_seed(seed, "devices", lambda rng: _first(fields, lambda _: rng), _content)
-    return _first(fields, lambda attempt: random.Random(f"devices {seed} {attempt}"))
+    """Returns the first of the seed's errands whose wishes can all be fulfilled at once. Each errand is in one split
+    alone: of a few devices there are so few that some would be in both."""
+    return draw_for_seed(seed, "devices", lambda rng: _first(rng, dict(size)), _content)
 
 
-def _first(fields: Mapping[str, Any], rng_of: Callable[[int], random.Random]) -> Errand:
-    """Returns the first errand that can be fulfilled, each drawn by the random numbers of its attempt."""
-    return next(errand for attempt in count() if (errand := _draw(rng_of(attempt), fields)))
+def _first(rng: random.Random, fields: Mapping[str, Any]) -> Errand:
+    """Returns the first errand that can be fulfilled."""
+    while True:
+        if errand := _draw(rng, fields):
+            return errand
 
 
 def _content(errand: Errand) -> str:

@@ -94,7 +94,8 @@ def _pieces(path: Path) -> Iterator[Piece]:
             for line in _lines(file):
                 text = line.get("text") or line.get("contents") or line.get("paragraph_text")
                 if isinstance(text, str) and text.strip():
-                    yield Piece(_plain(line.get("title") or file.stem), _plain(text), _plain(line.get("id") or ""))
+                    id = "" if line.get("id") is None else _plain(line["id"])  # which may be 0
+                    yield Piece(_plain(line.get("title") or file.stem), _plain(text), id)
 
 
 def _cut(text: str, name: str) -> Iterator[Piece]:
@@ -151,7 +152,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         if path.suffix == ".json":
             records = json.loads(text)
         else:
-            records = [json.loads(line) for line in text.splitlines() if line.strip()]
+            records = [json.loads(line) for line in text.split("\n") if line.strip()]
     except ValueError as error:
         raise ConfigError(f'search: "{path}" is not {path.suffix} ({error}): give one JSON record a line') from error
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):

@@ -66,11 +66,12 @@ def written(deal: Deal) -> str:
 
 @lru_cache(512)
 def draw(seed: int, kind: str) -> Scene:
-    """Returns the first scene of a seed in which both can gain, and neither can have all. Where all are about prices,
-    there are few scenes: what is sold, with its prices, is then in one split alone."""
-    if kind == "price":
-        return draw_for_seed(seed, "social price", lambda rng: _first(rng, kind), _content)
-    return _first(random.Random(f"social {seed}"), kind)
+    """Returns the first scene of a seed in which both can gain, and neither can have all. Of those about prices there
+    are few: what is sold, with its prices, is in one split alone."""
+    scene = _first(random.Random(f"social {seed}"), kind)
+    if "price" not in scene.issues:
+        return scene
+    return draw_for_seed(seed, "social price", lambda rng: _first(rng, "price"), _content)
 
 
 def _content(scene: Scene) -> str:

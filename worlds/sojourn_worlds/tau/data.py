@@ -96,10 +96,11 @@ def load(domain: str, folder: str) -> Source:
 def _second(domain: str, place: Path, packaged: Path) -> Source:
     """Reads the form of tau2-bench; a database that the checkout lacks comes from the package."""
     database = place / "db.json" if (place / "db.json").is_file() else packaged / "db.json"
-    splits = json.loads((place / "split_tasks.json").read_text()) if (place / "split_tasks.json").is_file() else {}
-    problems = [_problem(domain, task, splits) for task in json.loads((place / "tasks.json").read_text())]
-    policy = (place / "policy.md").read_text()
-    return Source(domain, json.loads(database.read_text()), policy, {p.id: p for p in problems})
+    split = place / "split_tasks.json"
+    splits = json.loads(split.read_text("utf-8")) if split.is_file() else {}
+    problems = [_problem(domain, task, splits) for task in json.loads((place / "tasks.json").read_text("utf-8"))]
+    policy = (place / "policy.md").read_text("utf-8")
+    return Source(domain, json.loads(database.read_text("utf-8")), policy, {p.id: p for p in problems})
 
 
 def _problem(domain: str, task: Mapping[str, Any], splits: Mapping[str, Sequence[str]]) -> Problem:
@@ -119,7 +120,7 @@ def _problem(domain: str, task: Mapping[str, Any], splits: Mapping[str, Sequence
 
 def _first(domain: str, place: Path) -> Source:
     """Reads the form of tau-bench: tasks are calls in Python files, of which only literals are read."""
-    database = {name: json.loads((place / "data" / f"{name}.json").read_text()) for name in TABLES[domain]}
+    database = {name: json.loads((place / "data" / f"{name}.json").read_text("utf-8")) for name in TABLES[domain]}
     for user, facts in database["users"].items():
         facts.setdefault("user_id", user)
     splits = [name for name in ("train", "test") if (place / f"tasks_{name}.py").is_file()]
@@ -136,12 +137,12 @@ def _first(domain: str, place: Path) -> Source:
                     split=split if len(splits) == 2 else _split(f"{split}-{number}", {}),
                 )
             )
-    return Source(domain, database, (place / "wiki.md").read_text(), {p.id: p for p in problems})
+    return Source(domain, database, (place / "wiki.md").read_text("utf-8"), {p.id: p for p in problems})
 
 
 def _tasks(path: Path) -> list[dict[str, Any]]:
     """Returns the keyword arguments of every `Task(...)` of a file."""
-    nodes = ast.walk(ast.parse(path.read_text()))
+    nodes = ast.walk(ast.parse(path.read_text("utf-8")))
     return [_value(node) for node in nodes if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Task"]
 
 

@@ -38,6 +38,9 @@ class TextArena:
     says in between; a puzzle pays 1 when it is solved, else 0, or with `partial` the fraction that was solved.
     `choices` lists the possible actions, by trying all on copies. Some puzzles have an expert policy; where a win is
     few actions away, a search finds it.
+
+    The splits differ in their seeds; a frozen lake, of which there are a few hundred, belongs to one of them by its own
+    hash. Of TowerOfHanoi and PegJump there is one puzzle.
     """
 
     about: ClassVar[About] = About(

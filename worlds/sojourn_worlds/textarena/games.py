@@ -17,6 +17,7 @@ class GameInfo(NamedTuple):
     players: int = 1
     expert: Callable[[Any], str] | None = None  # reads the game's own object
     expert_by_search: bool = False  # lines that win against a known opponent are short enough to be found by trying
+    content: Callable[[Any], str] | None = None  # of a puzzle that is shown whole: there are few, each in one split
 
 
 def _each(*parts: Any) -> tuple[str, ...]:
@@ -125,7 +126,7 @@ GAMES: dict[str, GameInfo] = {
     "Surround-v0": GameInfo(_STEPS, 2),
     "GuessTheNumber-v0": GameInfo(_each(range(1, 21)), expert=_guess_the_number),
     "TowerOfHanoi-v0": GameInfo(_each(tuple("ABC"), tuple("ABC")), expert=_tower_of_hanoi),
-    "FrozenLake-v0": GameInfo(_STEPS, expert=_frozen_lake),
+    "FrozenLake-v0": GameInfo(_STEPS, expert=_frozen_lake, content=lambda game: repr(game.state.game_state["grid"])),
     "Mastermind-v0": GameInfo(
         tuple(f"[{' '.join(map(str, code))}]" for code in permutations(range(1, 7), 4)), expert=_mastermind
     ),

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from sojourn.envs.about import require_module
 from sojourn.errors import ActionError
+from sojourn.tasks.splits import draw_for_seed
 from sojourn_worlds.textarena.games import GAMES
 
 MAX_TRIED_ACTIONS = 1_200  # when looking ahead against a known opponent
@@ -83,12 +84,23 @@ class Match:
     rng: random.Random = field(default_factory=random.Random)
 
     def __post_init__(self) -> None:
-        ta = _prepared(f"{self.name}-raw")
-        self.rng.seed(f"textarena {self.seed}")
-        with self._own_rng():
-            self.env = ta.make(f"{self.name}-raw")
-            self.env.reset(num_players=len(self.seats), seed=self.seed)
+        content = GAMES[self.name].content
+        if content is None:
+            self.env = self._begun(self.seed)
+        else:
+            self.env = draw_for_seed(
+                self.seed, f"textarena {self.name}", lambda rng: self._begun(rng.getrandbits(31)), content
+            )
         self.env.state.set_invalid_move = _refuse
+
+    def _begun(self, seed: int) -> Any:
+        """Returns the game after its setup by this seed."""
+        ta = _prepared(f"{self.name}-raw")
+        self.rng.seed(f"textarena {seed}")
+        with self._own_rng():
+            env = ta.make(f"{self.name}-raw")
+            env.reset(num_players=len(self.seats), seed=seed)
+        return env
 
     def __deepcopy__(self, memo: object) -> Match:
         twin = object.__new__(type(self))

@@ -12,6 +12,7 @@ class Safe(Environment):
     """A number from 1 to 50 is to be found: `guess` says higher or lower; the right one opens the safe."""
 
     go = threading.Event()
+    closed = 0
 
     def __init__(self, seed: int, tries: int = 8, handle: bool = False, hammer: bool = False):
         self.hammer = hammer
@@ -30,6 +31,9 @@ class Safe(Environment):
         self.reward, self.done = 0.0, False
         asked = Message(content="Open the safe: its number is from 1 to 50.")
         return [Message(role="system", content="You crack safes."), asked], self.tools
+
+    async def close(self):
+        Safe.closed += 1
 
     async def step(self, action):
         answers = await self.exec_tool_calls(action, concurrency=False)

@@ -119,6 +119,43 @@ class Walk(gymnasium.Env, EzPickle):
         return self.at, float(self.at == 5), self.at == 5, False, {}
 
 
+class Marks(gymnasium.Env):
+    """A cell is taken in each step; the board and the mask that it gives are its own, which it changes in place."""
+
+    observation_space, action_space = spaces.Box(0, 1, (3,), np.int8), spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.board, self.free = np.zeros(3, np.int8), np.ones(3, np.int8)
+        return self.board, {"action_mask": self.free}
+
+    def step(self, action):
+        self.board[action], self.free[action] = 1, 0
+        return self.board, float(self.board.all()), bool(self.board.all()), False, {"action_mask": self.free}
+
+
+def first_free(env, observation):
+    return int(np.argmin(observation))
+
+
+class Drifting(gymnasium.Env):
+    """Counts its makers, so that a second one of the same seed shows something else; cannot be copied."""
+
+    observation_space, action_space, made = spaces.Discrete(100), spaces.Discrete(2), 0
+
+    def __init__(self):
+        self.uncopiable = (number for number in range(3))
+        Drifting.made += 1
+        self.number = Drifting.made
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action):
+        return self.number, 0.0, False, False, {}
+
+
 class Waits(gymnasium.Env):
     """A step lasts until somebody else sets `go`; what belongs to one thread is used in it alone."""
 

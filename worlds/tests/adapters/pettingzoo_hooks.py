@@ -83,3 +83,15 @@ class Gifts(parallel_to_aec_wrapper):
 
 def gifts():
     return Gifts(Bids())
+
+
+class Drifting(Bids):
+    """The bids of one who shows something else in each game that is made."""
+
+    made = 0
+
+    def reset(self, seed=None, options=None):
+        Drifting.made += 1
+        super().reset(seed)
+        self.shown = Drifting.made
+        return dict.fromkeys(self.agents, self.shown), {a: {} for a in self.agents}

@@ -83,6 +83,22 @@ async def test_others_go_on_while_a_tool_takes_its_time():
     await env.close()
 
 
+async def test_an_environment_of_a_fork_that_was_given_up_is_closed(tmp_path):
+    rows = tmp_path / "tasks.toml"
+    rows.write_text("[[task]]\narguments = { seed = 1, hammer = true }\n")
+    family = Aviary(env="aviary_hooks:Safe", instructions=str(rows), forks="replay", threads=0)
+    env = family.make(family.tasks("train")[0])
+    await env.start()
+    await env.step("agent", say("guess(1)"))
+    env.calls_made.append([ToolCall("smash", {})])  # as a machine would have it that failed meanwhile
+    before = Safe.closed
+    with pytest.raises(RuntimeError, match="the hammer is gone"):
+        await env.fork()
+    assert Safe.closed == before + 1
+    await env.close()
+    assert Safe.closed == before + 2
+
+
 async def test_the_environments_own_limit_truncates(tmp_path):
     rows = tmp_path / "tasks.toml"
     rows.write_text("[[task]]\narguments = { seed = 1, tries = 1 }\n")

@@ -143,6 +143,32 @@ async def test_spaces_of_every_kind_are_said_and_read_and_forks_repeat_what_cann
     assert (await twin.step("agent", say(right))) == (await env.step("agent", say(right)))
 
 
+@pytest.mark.parametrize("forks", ["copy", "replay"])
+async def test_forks_share_no_array_that_an_environment_changes_in_place(forks):
+    fields = {"masked": True, "choices": True, "expert": "gymnasium_hooks:first_free", "forks": forks}
+    family = Gymnasium(id="gymnasium_hooks:Marks", **fields)
+    env = family.make(family.tasks("train")[0])
+    await env.start()
+    await env.step("agent", say("0"))
+    twin = await env.fork()
+    await env.step("agent", say("1"))
+    assert (await env.expert(), await twin.expert()) == ("2", "1")
+    assert (await twin.step("agent", say("1"))).observation.choices == ("2",)
+    await env.close()
+    await twin.close()
+
+
+async def test_a_fork_that_is_no_copy_of_the_play_is_a_failure_of_the_environment():
+    family = Gymnasium(id="gymnasium_hooks:Drifting", threads=0)
+    env = family.make(family.tasks("train")[0])
+    await env.start()
+    await (await env.fork()).close()
+    await env.step("agent", say("1"))
+    with pytest.raises(InfrastructureError, match="Drifting is not deterministic: replayed for a fork"):
+        await env.fork()
+    await env.close()
+
+
 async def test_a_copy_that_would_start_again_is_not_taken_for_a_fork():
     report = await check_env(Gymnasium(id="gymnasium_hooks:Walk", choices=True, turns=20), episodes=2)
     assert report.passed, failed(report)

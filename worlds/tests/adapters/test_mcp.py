@@ -1,11 +1,13 @@
 """Run with SDK 2.x by default, and with 1.x by `make adapters`."""
 
+import asyncio
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -151,6 +153,26 @@ async def test_failures_of_the_server_are_not_the_agents(rows):
     folder = env.session.folder
     await env.close()
     assert not left_of(folder)
+
+
+async def test_no_server_is_left_of_a_fork_that_was_given_up(rows, tmp_path, monkeypatch):
+    """Calls of before are made again in a fork; one of them takes longer there than somebody waits."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    family = MCP(instructions=rows, command=LEDGER, check="mcp_hooks:moved")
+    env = family.make(family.tasks("train")[0])
+    await env.start()
+    await env.step("agent", say("sleep(0.01)"))
+    env.calls.append(env.calls[0]._replace(arguments={"seconds": 20.0}))  # as a busy machine would have it
+    forking = asyncio.create_task(env.fork())
+    while len(left_of(tmp_path)) < 4:  # noqa: ASYNC110  (the guard and the server, of either play)
+        await asyncio.sleep(0.05)
+    forking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await forking
+    own = env.session.folder
+    assert [folder.name for folder in tmp_path.glob("sojourn-mcp-*")] == [own.name]
+    assert all(str(own) in command for command in left_of(tmp_path / "sojourn-mcp-"))
+    await env.close()
 
 
 def test_nothing_is_left_when_python_is_killed(rows, tmp_path):

@@ -7,7 +7,7 @@ from playing import chance_play, expert_play, failed, say
 
 from sojourn.checks.env import check_env
 from sojourn.checks.report import Outcome
-from sojourn.errors import ActionError, ConfigError
+from sojourn.errors import ActionError, ConfigError, InfrastructureError
 from sojourn_worlds.adapters.pettingzoo import PettingZoo
 
 TICTACTOE = {"id": "pettingzoo.classic.tictactoe_v3", "describe": "pettingzoo_hooks:board", "choices": True}
@@ -114,6 +114,15 @@ async def test_what_falls_before_ones_first_move_is_paid_with_it():
             steps = [await play.step("agent", say("1")) for _ in range(2)]
             assert [step.rewards["agent"] for step in steps] == rewards
             assert steps[-1].done
+
+
+async def test_a_fork_that_is_no_copy_of_the_play_is_a_failure_of_the_game():
+    family = PettingZoo(id="pettingzoo_hooks:Drifting", threads=0)
+    env = family.make(family.tasks("train")[0])
+    await env.start()
+    with pytest.raises(InfrastructureError, match="Drifting is not deterministic: replayed for a fork"):
+        await env.fork()
+    await env.close()
 
 
 async def test_a_limit_of_turns_ends_the_game_without_reward():
