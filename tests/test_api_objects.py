@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import pytest
+from spawned import script
 
 import sojourn
 from sojourn.config.fields import Kind
@@ -128,13 +127,9 @@ print(len(run.metrics()), [stage["name"] for stage in run.config["stages"]])
 
 
 def test_a_run_gets_the_objects_of_all_stages_back_under_the_same_keys(tmp_path: Path):
-    script = tmp_path / "program.py"
-    script.write_text(PROGRAM)
+    (program := tmp_path / "program.py").write_text(PROGRAM)
     for steps in (1, 2):
-        command = [sys.executable, str(script), str(tmp_path / "run")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=400)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith(f"{steps} ")
+        assert script(program, str(tmp_path / "run"), environment={}).splitlines()[-1].startswith(f"{steps} ")
 
 
 def test_what_is_no_message_is_refused_in_a_sentence(tmp_path: Path):
