@@ -296,7 +296,7 @@ async def test_no_request_of_a_page_reaches_another_service(family):
 
 async def test_the_wall_holds_without_the_policy_of_a_page(family):
     """Whatever is opened in such a context, with no header to forbid it."""
-    wall, browser = BlockingProxy(), await family._shared.chromium.launch()
+    wall, browser = BlockingProxy(), await family._shared.chromium._shared.launched()
     await wall.start()
     async with service() as (address, met), service() as (exempt, reached):
         context = await browser.new_context(**wall.context_options(exempt))
