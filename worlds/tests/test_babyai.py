@@ -75,7 +75,7 @@ async def test_the_expert_goes_on_from_wherever_chance_stopped(level: str) -> No
 
 @pytest.mark.parametrize("level", ["GoToRedBallNoDists", "GoToObjS4", "OpenRedDoor"])
 def test_no_mission_is_in_both_splits(level: str) -> None:
-    """Of these levels there are a few thousand missions, or a hundred: whoever trains for long has seen nearly all."""
+    """These levels have a few thousand missions, or a hundred: whoever trains for long has seen nearly all."""
     family = BabyAI(levels=(level,))
 
     def drawn(split: str, count: int) -> set[str]:

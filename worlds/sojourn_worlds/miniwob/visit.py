@@ -19,6 +19,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
+from sojourn.envs.chromium import first_line
 from sojourn.errors import ActionError, InfrastructureError
 from sojourn.types import Message, Observation, Role, Step, Task
 from sojourn_worlds.miniwob.actions import Action, Point, Target, parse
@@ -187,7 +188,7 @@ class Visit:
         except TimeoutError as error:
             raise PageError(f"{self._name} gave no answer within {self._config.timeout_s} s") from error
         except self._chromium.errors as error:
-            raise PageError(f"Chromium failed on {self._name}: {str(error).splitlines()[0]}") from error
+            raise PageError(f"Chromium failed on {self._name}: {first_line(error)}") from error
         tab.reusable = True
 
     # Reading

@@ -13,14 +13,14 @@ LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4
 
 
 def board(observation, env, seat):
-    """The board as the game numbers it: down the columns."""
+    """Returns the board as the game numbers it: down the columns."""
     own, other = observation["observation"][:, :, 0].ravel(), observation["observation"][:, :, 1].ravel()
     return " ".join("me" if own[i] else "you" if other[i] else str(i) for i in range(9))
 
 
 @lru_cache
 def worth(cells, mover):
-    """Of a board for who moves, by search to the end; a win that comes sooner is worth more."""
+    """Returns the worth of a board for who moves, by search to the end; a win that comes sooner is worth more."""
     for line in LINES:
         if all(cells[i] == -mover for i in line):
             return -1.0
